@@ -1,0 +1,9 @@
+//! Weir's node agent. It takes plans from a controller, finds out what they mean on this node, makes the kernel keep
+//! them, measures whether it does, and says so.
+//!
+//! Data flows one way: link -> resolve -> enforce -> kernel, and back: kernel -> measure -> link.
+
+pub mod devices;
+pub mod kernel;
+pub mod measure;
+pub mod workloads;
