@@ -29,12 +29,19 @@ pub fn controller(dir: &Path, listen: &str) -> anyhow::Result<(Daemon, String)> 
 /// # Errors
 /// It was not ready in time.
 pub fn agent(dir: &Path, controller: &str, node: &str, more: &[&str]) -> anyhow::Result<Daemon> {
+    let mut args = agent_args(dir, controller, node);
+    args.extend(more.iter().map(|arg| (*arg).to_owned()));
+    Daemon::start("weir-agent", &args, AGENT_READY, &dir.join("agent.log"))
+}
+
+/// What an agent prints when it reconciles.
+pub const AGENT_READY: &str = "running node=";
+
+/// The arguments by which `agent` starts one.
+pub fn agent_args(dir: &Path, controller: &str, node: &str) -> Vec<String> {
     let state = dir.join("agent").display().to_string();
     let controller = format!("http://{controller}");
-    let mut args: Vec<String> =
-        ["--controller", &controller, "--node", node, "--state-dir", &state].map(str::to_owned).into();
-    args.extend(more.iter().map(|arg| (*arg).to_owned()));
-    Daemon::start("weir-agent", &args, "running node=", &dir.join("agent.log"))
+    ["--controller", &controller, "--node", node, "--state-dir", &state].map(str::to_owned).into()
 }
 
 /// Clients of a controller.

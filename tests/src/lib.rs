@@ -16,3 +16,4 @@ pub mod fleet;
 pub mod load;
 pub mod process;
 pub mod require;
+pub mod rig;

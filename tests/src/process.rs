@@ -43,10 +43,20 @@ impl Daemon {
     /// # Errors
     /// It ended or was not ready in time; the end of its log is in the message.
     pub fn start(name: &str, args: &[String], ready: &str, log: &Path) -> anyhow::Result<Daemon> {
-        let file = File::options().create(true).append(true).open(log)?;
         let mut command = Command::new(binary(name));
+        command.args(args);
+        Daemon::start_command(command, ready, log)
+    }
+
+    /// As `start`, for a command of any kind that ends as the daemon (by exec).
+    ///
+    /// # Errors
+    /// As for `start`.
+    pub fn start_command(mut command: Command, ready: &str, log: &Path) -> anyhow::Result<Daemon> {
+        let file = File::options().create(true).append(true).open(log)?;
+        let name = command.get_program().to_string_lossy().into_owned();
         // A group of its own: Ctrl-C reaches the driver alone, which then ends things in order.
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).process_group(0);
         let mut child = command.spawn().with_context(|| format!("start {name}"))?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let (send, receive) = std::sync::mpsc::channel();

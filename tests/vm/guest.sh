@@ -3,6 +3,8 @@
 # guest.sh EXECUTABLES_FILE TARGET_DIR
 set -uo pipefail
 executables=$1 target=$2
+# Emulated CPUs are slow: fewer crash cycles than on the machine itself.
+export WEIR_CRASH_CYCLES=6
 export CI=true PATH=$PATH:/usr/sbin:/sbin WEIR_TEST_DISK=/dev/nvme0n1
 for module in nvme loop ext4; do modprobe $module || exit 1; done
 # Sockets on loopback need the interface.
