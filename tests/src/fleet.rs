@@ -6,9 +6,7 @@ use std::{
 };
 
 use tonic::transport::Channel;
-use weir_proto::v1::{
-    self, fleet_service_client::FleetServiceClient, intent_service_client::IntentServiceClient,
-};
+use weir_proto::v1::{self, fleet_service_client::FleetServiceClient, intent_service_client::IntentServiceClient};
 
 use crate::process::Daemon;
 
@@ -63,10 +61,7 @@ impl Clients {
             .connect_timeout(Duration::from_secs(5))
             .connect()
             .await?;
-        Ok(Clients {
-            intents: IntentServiceClient::new(channel.clone()),
-            fleet: FleetServiceClient::new(channel),
-        })
+        Ok(Clients { intents: IntentServiceClient::new(channel.clone()), fleet: FleetServiceClient::new(channel) })
     }
 
     /// The settings of one intent on one node, as last reported.
@@ -104,10 +99,7 @@ pub fn read_limit(id: &str, cgroup: &str, device: &Path, bytes_per_second: Optio
                 exclude: vec![],
             }),
             controls: Some(v1::Controls {
-                limits: Some(v1::Limits {
-                    rbps: Some(v1::ByteRateLimit { limit: Some(limit) }),
-                    ..Default::default()
-                }),
+                limits: Some(v1::Limits { rbps: Some(v1::ByteRateLimit { limit: Some(limit) }), ..Default::default() }),
                 ..Default::default()
             }),
             ..Default::default()

@@ -30,8 +30,7 @@ async fn change(rig: &mut Rig, acknowledged: &mut Acknowledged, doubtful: &mut V
             rig.clients.intents.delete_intent(request).await.map(|_| None)
         } else {
             let intent = rig.read_limit(&id, &child, Some(limit));
-            let request =
-                v1::UpdateIntentRequest { intent: Some(intent), allow_missing: true, ..Default::default() };
+            let request = v1::UpdateIntentRequest { intent: Some(intent), allow_missing: true, ..Default::default() };
             rig.clients.intents.update_intent(request).await.map(|_| Some(limit))
         };
         match outcome {

@@ -79,11 +79,8 @@ fn main() -> anyhow::Result<()> {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
         let before = Instant::now();
-        let done = if write {
-            rustix::io::pwrite(&file, buffer, at)
-        } else {
-            rustix::io::pread(&file, &mut *buffer, at)
-        };
+        let done =
+            if write { rustix::io::pwrite(&file, buffer, at) } else { rustix::io::pread(&file, &mut *buffer, at) };
         let done = done.with_context(|| format!("at offset {at}"))?;
         report.worst_stall_seconds = report.worst_stall_seconds.max(before.elapsed().as_secs_f64());
         report.bytes += done as u64;
