@@ -1,9 +1,14 @@
 //! The block devices of this node: whole disks with their attributes, and how partitions, mounts and names lead to them.
 //! Reads sysfs, /proc/self/mountinfo and /dev; writes nothing.
 
+pub mod mountinfo;
+mod scan;
+
 use std::collections::BTreeMap;
 
 use weir_common::device::{DevNum, DeviceId};
+
+pub use scan::Sources;
 
 /// Kind of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,17 @@
 //! The ONLY module that touches kernel files of the throttle. One file of the kernel, one module here: its type, how it
 //! is parsed and formatted, how its presence is probed. `real` is the machine's kernel, `fake` answers as a kernel does.
 
+pub mod blkio_service;
+pub mod blkio_throttle;
+pub mod block_stat;
+pub mod fake;
+mod fake_parse;
+pub mod hierarchy;
+pub mod io_max;
+pub mod io_stat;
+pub mod pressure;
+pub mod real;
+
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -39,7 +50,9 @@ pub type LimitSet = BTreeMap<LimitKey, LimitValue>;
 /// The step at which an access failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelStep {
-    /// Opening the file, or the directory it is in.
+    /// Opening the cgroup's directory.
+    OpenCgroup,
+    /// Opening the file in it.
     Open,
     /// The directory is there, but it is another cgroup than was meant.
     Identity,
@@ -49,6 +62,8 @@ pub enum KernelStep {
     Write,
     /// The kernel took fewer bytes than were given.
     ShortWrite,
+    /// Not tried: the kernel would take the value for another one.
+    Refused,
 }
 
 /// An access to a kernel file that did not do what it should. Carries all that a person needs to know.
@@ -66,10 +81,9 @@ pub struct KernelError {
 }
 
 impl KernelError {
-    /// Whether the same access may succeed later without anything else changing: not where the cgroup or the device is
-    /// gone, or the kernel refuses the value as such.
+    /// Whether the same access may succeed later: not where the cgroup is gone, or the value as such cannot be written.
     pub fn is_retryable(&self) -> bool {
-        !self.is_gone()
+        !self.is_gone() && self.step != KernelStep::Refused
     }
 
     /// Whether the cgroup is gone (or is another one now), so that there is nothing to retry on.
@@ -159,4 +173,15 @@ pub trait Kernel: Send + Sync + 'static {
     /// # Errors
     /// As for `read_limits`.
     fn read_counters(&self, cgroup: &CgroupRef) -> Result<BTreeMap<DevNum, IoCounters>, KernelError>;
+
+    /// Path of the nearest ancestor that does not pass the io controller on to its children, which is why the cgroup has no
+    /// throttle files; `None` where nothing is amiss, always on v1.
+    fn io_withheld_by(&self, cgroup: &CgroupRef) -> Option<String>;
+
+    /// How long some task of the cgroup has been stalled on I/O, microseconds, cumulative; `None` where the kernel does not
+    /// say (v1, or without pressure information).
+    fn stalled_us(&self, cgroup: &CgroupRef) -> Option<u64>;
+
+    /// How long the device has had I/O in flight, milliseconds, cumulative modulo 2^32; `None` where the kernel does not say.
+    fn device_busy_ms(&self, device: DevNum) -> Option<u32>;
 }

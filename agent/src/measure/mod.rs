@@ -92,6 +92,8 @@ pub struct Meter {
     inner: Arc<sampler::Shared>,
 }
 
+mod history;
+mod judge;
 mod sampler;
 
 impl Meter {

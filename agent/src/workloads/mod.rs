@@ -1,5 +1,7 @@
 //! The cgroups of this node that intents can choose. Walks the throttle's hierarchy; writes nothing.
 
+mod walk;
+
 use std::collections::BTreeMap;
 
 use crate::kernel::CgroupRef;

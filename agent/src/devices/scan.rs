@@ -1,0 +1,335 @@
+//! Takes a snapshot of the block devices. Devices may come and go meanwhile: what cannot be read any more is left out.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
+
+use weir_common::device::{DevNum, DeviceId};
+
+use super::{BlockDevice, DeviceKind, DeviceSnapshot, PathTarget, mountinfo};
+
+/// Where to look; other places than the machine's own serve tests.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// `/sys/block`.
+    pub sys_block: PathBuf,
+    /// `/proc/self/mountinfo`.
+    pub mountinfo: PathBuf,
+    /// `/dev/disk/by-id`.
+    pub by_id: PathBuf,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Sources {
+            sys_block: PathBuf::from("/sys/block"),
+            mountinfo: PathBuf::from("/proc/self/mountinfo"),
+            by_id: PathBuf::from("/dev/disk/by-id"),
+        }
+    }
+}
+
+/// Bytes of the sectors in which sysfs counts, whatever the device's own are.
+const SECTOR: u64 = 512;
+
+impl DeviceSnapshot {
+    /// Looks at the devices, and where the given device paths and mount paths lead.
+    ///
+    /// # Errors
+    /// The list of devices or of mounts cannot be read at all.
+    pub fn take(sources: &Sources, paths: &[String], mounts: &[String]) -> io::Result<DeviceSnapshot> {
+        let mut snapshot = DeviceSnapshot::default();
+        for entry in fs::read_dir(&sources.sys_block)? {
+            let Ok(entry) = entry else { continue };
+            if let Some(device) = whole(&entry.path()) {
+                for partition in partitions(&entry.path()) {
+                    snapshot.partitions.insert(partition, device.id.num);
+                }
+                snapshot.devices.insert(device.id.num, device);
+            }
+        }
+        snapshot.by_id = by_id(&sources.by_id);
+        let mounted = mountinfo::parse(&fs::read_to_string(&sources.mountinfo)?);
+        snapshot.attach_names(&mounted);
+        for path in paths {
+            snapshot.paths.insert(path.clone(), path_target(Path::new(path)));
+        }
+        for path in mounts {
+            let target = mount_target(&mounted, path);
+            snapshot.mounts.insert(path.clone(), target);
+        }
+        Ok(snapshot)
+    }
+
+    /// Gives each whole device its by-id names and mount points, those of its partitions included.
+    fn attach_names(&mut self, mounted: &[mountinfo::Mount]) {
+        let whole = |partitions: &BTreeMap<DevNum, DevNum>, num: DevNum| partitions.get(&num).copied().unwrap_or(num);
+        for (name, num) in &self.by_id {
+            if let Some(device) = self.devices.get_mut(&whole(&self.partitions, *num)) {
+                device.by_id.push(name.clone());
+            }
+        }
+        for mount in mounted {
+            if let Some(device) = self.devices.get_mut(&whole(&self.partitions, mount.device)) {
+                device.mount_paths.push(mount.mount_point.clone());
+            }
+        }
+        for device in self.devices.values_mut() {
+            device.mount_paths.sort();
+            device.mount_paths.dedup();
+        }
+    }
+}
+
+fn read(dir: &Path, name: &str) -> Option<String> {
+    fs::read_to_string(dir.join(name)).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn number(dir: &Path, name: &str) -> Option<u64> {
+    read(dir, name)?.parse().ok()
+}
+
+/// A whole device; `None` where it is gone, hidden (a path of native NVMe multipath, which has no number to limit), or has no
+/// medium (an unattached loop).
+fn whole(dir: &Path) -> Option<BlockDevice> {
+    let kernel_name = dir.file_name()?.to_str()?.to_owned();
+    let num = read(dir, "dev")?.parse().ok()?;
+    if number(dir, "hidden") == Some(1) {
+        return None;
+    }
+    let size_bytes = number(dir, "size")?.saturating_mul(SECTOR);
+    if size_bytes == 0 {
+        return None;
+    }
+    let rotational = number(dir, "queue/rotational").map(|flag| flag != 0);
+    Some(BlockDevice {
+        id: DeviceId { num, diskseq: number(dir, "diskseq") },
+        kind: kind(&kernel_name, rotational),
+        model: read(dir, "device/model"),
+        serial: serial(dir),
+        size_bytes,
+        rotational,
+        by_id: Vec::new(),
+        mount_paths: Vec::new(),
+        scheduler: read(dir, "queue/scheduler").and_then(|text| active_scheduler(&text)),
+        read_ahead_kib: number(dir, "queue/read_ahead_kb"),
+        below: names(&dir.join("slaves")),
+        kernel_name,
+    })
+}
+
+fn kind(name: &str, rotational: Option<bool>) -> DeviceKind {
+    let numbered =
+        |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let lettered =
+        |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
+    match name {
+        _ if numbered("nvme") => DeviceKind::Nvme,
+        _ if lettered("vd") => DeviceKind::Virtio,
+        _ if lettered("sd") && rotational == Some(true) => DeviceKind::SataHdd,
+        _ if lettered("sd") => DeviceKind::SataSsd,
+        _ if numbered("dm-") => DeviceKind::Dm,
+        _ if name.starts_with("md") => DeviceKind::Md,
+        _ if numbered("loop") => DeviceKind::Loop,
+        _ if numbered("zram") => DeviceKind::Zram,
+        _ => DeviceKind::Other,
+    }
+}
+
+/// NVMe and virtio have files of text; SCSI has the page as the disk sent it, four bytes of header first.
+fn serial(dir: &Path) -> Option<String> {
+    let text = read(dir, "device/serial").or_else(|| read(dir, "serial"));
+    text.or_else(|| {
+        let page = fs::read(dir.join("device/vpd_pg80")).ok()?;
+        let text = String::from_utf8_lossy(page.get(4..)?).trim_matches(['\0', ' ']).to_owned();
+        (!text.is_empty()).then_some(text)
+    })
+}
+
+/// The one in brackets of `none [mq-deadline] kyber`.
+fn active_scheduler(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    let (name, _) = rest.split_once(']')?;
+    Some(name.to_owned())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str().map(str::to_owned))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Numbers of a disk's own partitions: the directories in its own that have a file `partition`.
+fn partitions(dir: &Path) -> Vec<DevNum> {
+    names(dir)
+        .into_iter()
+        .map(|name| dir.join(name))
+        .filter(|path| path.join("partition").is_file())
+        .filter_map(|path| read(&path, "dev")?.parse().ok())
+        .collect()
+}
+
+fn device_number(rdev: u64) -> DevNum {
+    DevNum { major: rustix::fs::major(rdev), minor: rustix::fs::minor(rdev) }
+}
+
+fn by_id(dir: &Path) -> BTreeMap<String, DevNum> {
+    names(dir)
+        .into_iter()
+        .filter_map(|name| {
+            let metadata = fs::metadata(dir.join(&name)).ok()?;
+            metadata.file_type().is_block_device().then(|| (name, device_number(metadata.rdev())))
+        })
+        .collect()
+}
+
+fn path_target(path: &Path) -> PathTarget {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.file_type().is_block_device() => PathTarget::Block(device_number(metadata.rdev())),
+        Ok(metadata) if metadata.file_type().is_char_device() => PathTarget::CharacterDevice,
+        Ok(_) => PathTarget::NotADevice,
+        Err(_) => PathTarget::NotFound,
+    }
+}
+
+fn mount_target(mounted: &[mountinfo::Mount], path: &str) -> PathTarget {
+    // A mount path names a mount point: what merely lies on one would be a guess about which disk is meant.
+    let wanted = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    match mountinfo::covering(mounted, wanted) {
+        Some(mount) if mount.mount_point != wanted => PathTarget::NotFound,
+        Some(mount) if mount.device.major == 0 => PathTarget::NoBlockDevice { fs_type: mount.fs_type.clone() },
+        Some(mount) => PathTarget::Block(mount.device),
+        None => PathTarget::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sysfs(tempfile::TempDir);
+
+    impl Sysfs {
+        fn new() -> Sysfs {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join("block")).unwrap();
+            fs::create_dir(dir.path().join("by-id")).unwrap();
+            fs::write(dir.path().join("mountinfo"), "").unwrap();
+            Sysfs(dir)
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.path().join("block").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn disk(&self, name: &str, dev: &str) {
+            self.file(&format!("{name}/dev"), &format!("{dev}\n"));
+            self.file(&format!("{name}/size"), "2048\n");
+        }
+
+        fn partition(&self, disk: &str, name: &str, dev: &str) {
+            self.file(&format!("{disk}/{name}/dev"), &format!("{dev}\n"));
+            self.file(&format!("{disk}/{name}/partition"), "1\n");
+        }
+
+        fn take(&self, paths: &[&str], mounts: &[&str]) -> DeviceSnapshot {
+            let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+            let sources = Sources {
+                sys_block: self.0.path().join("block"),
+                mountinfo: self.0.path().join("mountinfo"),
+                by_id: self.0.path().join("by-id"),
+            };
+            DeviceSnapshot::take(&sources, &owned(paths), &owned(mounts)).unwrap()
+        }
+    }
+
+    fn num(text: &str) -> DevNum {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn partitions_lead_to_their_own_disk_whatever_their_numbers() {
+        let sysfs = Sysfs::new();
+        for (disk, dev, partition) in [
+            ("nvme0n1", "259:1", Some("259:3")),
+            ("nvme1n1", "259:0", Some("259:4")),
+            ("nvme2n1", "259:2", Some("259:5")),
+            ("nvme3n1", "259:6", None),
+        ] {
+            sysfs.disk(disk, dev);
+            if let Some(partition) = partition {
+                sysfs.partition(disk, &format!("{disk}p1"), partition);
+            }
+        }
+        let snapshot = sysfs.take(&[], &[]);
+        let name = |dev: &str| snapshot.whole(num(dev)).map(|device| device.kernel_name.clone());
+        assert_eq!(name("259:3").as_deref(), Some("nvme0n1"));
+        assert_eq!(name("259:4").as_deref(), Some("nvme1n1"));
+        assert_eq!(name("259:5").as_deref(), Some("nvme2n1"));
+        assert_eq!(name("259:6").as_deref(), Some("nvme3n1"));
+        assert_eq!(name("259:7"), None);
+        assert!(snapshot.devices.values().all(|device| device.kind == DeviceKind::Nvme));
+    }
+
+    #[test]
+    fn hidden_empty_and_half_gone_devices_are_left_out() {
+        let sysfs = Sysfs::new();
+        sysfs.disk("nvme0c0n1", "259:9");
+        sysfs.file("nvme0c0n1/hidden", "1\n");
+        sysfs.disk("loop0", "7:0");
+        sysfs.file("loop0/size", "0\n");
+        sysfs.file("sdz/size", "8\n");
+        sysfs.disk("loop1", "7:1");
+        sysfs.file("loop1/diskseq", "42\n");
+        let snapshot = sysfs.take(&[], &[]);
+        let found: Vec<_> = snapshot.devices.values().map(|device| device.kernel_name.as_str()).collect();
+        assert_eq!(found, ["loop1"]);
+        assert_eq!(snapshot.devices[&num("7:1")].id.diskseq, Some(42));
+    }
+
+    #[test]
+    fn attributes() {
+        let sysfs = Sysfs::new();
+        sysfs.disk("sda", "8:0");
+        sysfs.file("sda/queue/rotational", "1\n");
+        sysfs.file("sda/queue/scheduler", "none [mq-deadline] kyber\n");
+        sysfs.file("sda/device/model", "BIG DISK  \n");
+        sysfs.file("sda/device/vpd_pg80", "\0\u{1}\0\u{8}  ABC123");
+        sysfs.disk("dm-0", "253:0");
+        sysfs.file("dm-0/slaves/sda/x", "");
+        let snapshot = sysfs.take(&[], &[]);
+        let sda = &snapshot.devices[&num("8:0")];
+        assert_eq!((sda.kind, sda.size_bytes), (DeviceKind::SataHdd, 1024 * 1024));
+        assert_eq!(sda.model.as_deref(), Some("BIG DISK"));
+        assert_eq!(sda.serial.as_deref(), Some("ABC123"));
+        assert_eq!(sda.scheduler.as_deref(), Some("mq-deadline"));
+        assert_eq!(snapshot.devices[&num("253:0")].below, ["sda"]);
+    }
+
+    #[test]
+    fn paths_and_mounts() {
+        let sysfs = Sysfs::new();
+        sysfs.disk("vda", "254:0");
+        sysfs.partition("vda", "vda1", "254:1");
+        let mounts = "22 1 254:1 / / rw - ext4 /dev/root rw\n23 22 0:40 / /over rw - overlay overlay rw\n";
+        fs::write(sysfs.0.path().join("mountinfo"), mounts).unwrap();
+        let snapshot = sysfs.take(&["/dev/null", "/nowhere", "/"], &["/", "/over", "/over/", "/not-a-mount"]);
+        assert_eq!(snapshot.paths["/dev/null"], PathTarget::CharacterDevice);
+        assert_eq!(snapshot.paths["/nowhere"], PathTarget::NotFound);
+        assert_eq!(snapshot.paths["/"], PathTarget::NotADevice);
+        assert_eq!(snapshot.mounts["/"], PathTarget::Block(num("254:1")));
+        assert_eq!(snapshot.mounts["/over/"], PathTarget::NoBlockDevice { fs_type: "overlay".into() });
+        assert_eq!(snapshot.mounts["/not-a-mount"], PathTarget::NotFound);
+        assert_eq!(snapshot.devices[&num("254:0")].mount_paths, ["/"]);
+    }
+}

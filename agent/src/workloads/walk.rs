@@ -1,0 +1,103 @@
+//! Walks the hierarchy. Runs each period: about 20 us a cgroup, most of it for the list of its processes. Cgroups that vanish
+//! meanwhile are left out.
+
+use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
+
+use super::{Cgroup, WorkloadSnapshot};
+use crate::kernel::{CgroupRef, CgroupVersion};
+
+/// Endings of units that systemd gives a cgroup of their own.
+const UNIT_ENDINGS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
+
+impl WorkloadSnapshot {
+    /// Looks at all cgroups below (and with) the root of a hierarchy.
+    ///
+    /// # Errors
+    /// The root itself cannot be read.
+    pub fn take(root: &Path, version: CgroupVersion) -> io::Result<WorkloadSnapshot> {
+        let mut snapshot = WorkloadSnapshot::default();
+        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        snapshot.own_cgroup = own(&text, version).filter(|path| root.join(path.trim_start_matches('/')).is_dir());
+        fs::read_dir(root)?;
+        let mut left = vec!["/".to_owned()];
+        while let Some(path) = left.pop() {
+            let dir = root.join(path.trim_start_matches('/'));
+            let Ok(metadata) = fs::metadata(&dir) else { continue };
+            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+                // Names of units are UTF-8; what is not cannot be chosen by an intent.
+                if let (Ok(kind), Some(name)) = (entry.file_type(), entry.file_name().to_str())
+                    && kind.is_dir()
+                {
+                    left.push(if path == "/" { format!("/{name}") } else { format!("{path}/{name}") });
+                }
+            }
+            let cgroup = Cgroup {
+                processes: processes(&dir),
+                systemd_unit: unit(&path),
+                cgroup: CgroupRef { path: path.clone(), id: metadata.ino() },
+            };
+            snapshot.cgroups.insert(path, cgroup);
+        }
+        Ok(snapshot)
+    }
+}
+
+/// Processes directly in a cgroup; 0 where the kernel does not list them (a threaded cgroup).
+fn processes(dir: &Path) -> u32 {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    u32::try_from(text.lines().count()).unwrap_or(u32::MAX)
+}
+
+fn unit(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next()?;
+    UNIT_ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending)).then(|| name.to_owned())
+}
+
+/// The cgroup of the reading process, from the text of /proc/self/cgroup; `None` where it lies outside what this cgroup
+/// namespace shows.
+fn own(text: &str, version: CgroupVersion) -> Option<String> {
+    let path = text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let wanted = match version {
+            CgroupVersion::V2 => id == "0" && controllers.is_empty(),
+            CgroupVersion::V1 => controllers.split(',').any(|controller| controller == "blkio"),
+        };
+        wanted.then_some(path)
+    })?;
+    (path.starts_with('/') && !path.split('/').any(|component| component == "..")).then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_walked_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("system.slice/db.service/worker");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("cgroup.procs"), "12\n13\n").unwrap();
+        let snapshot = WorkloadSnapshot::take(root.path(), CgroupVersion::V2).unwrap();
+        let paths: Vec<&str> = snapshot.cgroups.keys().map(String::as_str).collect();
+        assert_eq!(paths, ["/", "/system.slice", "/system.slice/db.service", "/system.slice/db.service/worker"]);
+        assert_eq!(snapshot.cgroups["/system.slice/db.service/worker"].processes, 2);
+        assert_eq!(snapshot.cgroups["/system.slice/db.service"].systemd_unit.as_deref(), Some("db.service"));
+        assert_eq!(
+            snapshot.cgroups["/system.slice/db.service"].cgroup.id,
+            fs::metadata(deep.parent().unwrap()).unwrap().ino()
+        );
+        assert_eq!(snapshot.cgroups["/"].systemd_unit, None);
+        assert_eq!(snapshot.descendants("/system.slice").count(), 2);
+        assert_eq!(snapshot.descendants("/").count(), 3);
+    }
+
+    #[test]
+    fn own_cgroup_by_version() {
+        let text = "9:name=systemd:/a\n7:blkio,cpu:/b\n0::/c\n";
+        assert_eq!(own(text, CgroupVersion::V1).as_deref(), Some("/b"));
+        assert_eq!(own(text, CgroupVersion::V2).as_deref(), Some("/c"));
+        assert_eq!(own("0::/../../outside\n", CgroupVersion::V2), None);
+        assert_eq!(own("", CgroupVersion::V1), None);
+    }
+}
