@@ -3,7 +3,11 @@
 //!
 //! Data flows one way: link -> resolve -> enforce -> kernel, and back: kernel -> measure -> link.
 
+pub mod condition;
 pub mod devices;
 pub mod kernel;
+pub mod ledger;
 pub mod measure;
+pub mod plan;
+pub mod resolve;
 pub mod workloads;

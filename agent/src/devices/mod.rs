@@ -6,12 +6,13 @@ mod scan;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use weir_common::device::{DevNum, DeviceId};
 
 pub use scan::Sources;
 
 /// Kind of a block device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeviceKind {
     /// NVMe namespace or multipath head.
     Nvme,
@@ -58,7 +59,7 @@ pub struct BlockDevice {
     pub scheduler: Option<String>,
     /// queue/read_ahead_kb.
     pub read_ahead_kib: Option<u64>,
-    /// Kernel names of devices directly below (slaves/).
+    /// Kernel names of the whole devices directly below (slaves/; a partition stands for its disk), sorted.
     pub below: Vec<String>,
 }
 

@@ -116,7 +116,7 @@ fn whole(dir: &Path) -> Option<BlockDevice> {
         mount_paths: Vec::new(),
         scheduler: read(dir, "queue/scheduler").and_then(|text| active_scheduler(&text)),
         read_ahead_kib: number(dir, "queue/read_ahead_kb"),
-        below: names(&dir.join("slaves")),
+        below: below(&dir.join("slaves")),
         kernel_name,
     })
 }
@@ -165,6 +165,24 @@ fn names(dir: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Whole devices directly below: a slave that is a partition stands for the disk whose directory it lies in.
+fn below(slaves: &Path) -> Vec<String> {
+    let mut disks: Vec<String> = names(slaves)
+        .into_iter()
+        .filter_map(|name| {
+            let slave = slaves.join(&name);
+            if !slave.join("partition").is_file() {
+                return Some(name);
+            }
+            let disk = fs::canonicalize(slave).ok()?;
+            Some(disk.parent()?.file_name()?.to_str()?.to_owned())
+        })
+        .collect();
+    disks.sort();
+    disks.dedup();
+    disks
 }
 
 /// Numbers of a disk's own partitions: the directories in its own that have a file `partition`.
@@ -307,7 +325,14 @@ mod tests {
         sysfs.file("sda/device/vpd_pg80", "\0\u{1}\0\u{8}  ABC123");
         sysfs.disk("dm-0", "253:0");
         sysfs.file("dm-0/slaves/sda/x", "");
+        sysfs.disk("nvme0n1", "259:0");
+        sysfs.partition("nvme0n1", "nvme0n1p2", "259:7");
+        sysfs.disk("dm-1", "253:1");
+        let block = sysfs.0.path().join("block");
+        fs::create_dir(block.join("dm-1/slaves")).unwrap();
+        std::os::unix::fs::symlink(block.join("nvme0n1/nvme0n1p2"), block.join("dm-1/slaves/nvme0n1p2")).unwrap();
         let snapshot = sysfs.take(&[], &[]);
+        assert_eq!(snapshot.devices[&num("253:1")].below, ["nvme0n1"]);
         let sda = &snapshot.devices[&num("8:0")];
         assert_eq!((sda.kind, sda.size_bytes), (DeviceKind::SataHdd, 1024 * 1024));
         assert_eq!(sda.model.as_deref(), Some("BIG DISK"));

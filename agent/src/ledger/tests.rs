@@ -1,0 +1,158 @@
+//! What must hold after any end.
+
+use proptest::prelude::*;
+use weir_common::{device::DeviceId, units::LimitKey};
+
+use super::*;
+use crate::{kernel::CgroupRef, plan::Directive, resolve::testing::rule};
+
+const BOOT: &str = "boot-1";
+
+fn key(path: &str) -> SettingKey {
+    SettingKey {
+        cgroup: CgroupRef { path: path.to_owned(), id: 7 },
+        device: DeviceId { num: "7:0".parse().unwrap(), diskseq: Some(3) },
+        key: LimitKey::Rbps,
+    }
+}
+
+fn value(n: u64) -> LimitValue {
+    LimitValue::finite(n).unwrap_or(LimitValue::Unlimited)
+}
+
+fn pending(path: &str, observed: u64, new: u64) -> Pending {
+    let fence = Fence { store_epoch: 1, revision: new, facts_generation: 1 };
+    Pending { key: key(path), observed: value(observed), value: value(new), fence, uid: "u1".into() }
+}
+
+fn open(dir: &Path) -> Ledger {
+    let (ledger, quarantined) = Ledger::open(dir, BOOT).unwrap();
+    assert_eq!(quarantined, []);
+    ledger
+}
+
+#[test]
+fn the_first_baseline_survives_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    let uid = ledger.node_uid().to_owned();
+    ledger.begin(&[pending("/a", 50, 10)]).unwrap();
+    drop(ledger);
+    let mut ledger = open(dir.path());
+    ledger.begin(&[pending("/a", 10, 20), pending("/b", 0, 5)]).unwrap();
+    drop(ledger);
+    let ledger = open(dir.path());
+    let owned = &ledger.owned()[&key("/a")];
+    assert_eq!((owned.baseline, owned.written, owned.earlier), (value(50), value(20), Some(value(10))));
+    assert_eq!(ledger.owned()[&key("/b")].baseline, LimitValue::Unlimited);
+    assert_eq!(ledger.node_uid(), uid);
+}
+
+#[test]
+fn a_forgotten_setting_begins_anew_and_a_reboot_forgets_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    ledger.begin(&[pending("/a", 50, 10)]).unwrap();
+    ledger.forget(&[key("/a")]).unwrap();
+    ledger.begin(&[pending("/a", 60, 10)]).unwrap();
+    drop(ledger);
+    assert_eq!(open(dir.path()).owned()[&key("/a")].baseline, value(60));
+    let (ledger, _) = Ledger::open(dir.path(), "boot-2").unwrap();
+    assert!(ledger.owned().is_empty());
+}
+
+#[test]
+fn a_torn_end_is_cut_off_wherever_it_is_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    ledger.begin(&[pending("/a", 50, 10)]).unwrap();
+    drop(ledger);
+    let before = std::fs::read(dir.path().join("journal")).unwrap();
+    let mut ledger = open(dir.path());
+    let kept = std::fs::read(dir.path().join("journal")).unwrap().len();
+    ledger.begin(&[pending("/b", 0, 5)]).unwrap();
+    drop(ledger);
+    let after = std::fs::read(dir.path().join("journal")).unwrap();
+    assert!(!before.is_empty());
+    for cut in kept..after.len() {
+        std::fs::write(dir.path().join("journal"), &after[..cut]).unwrap();
+        let ledger = open(dir.path());
+        assert_eq!(ledger.owned()[&key("/a")].baseline, value(50), "cut at {cut}");
+    }
+}
+
+#[test]
+fn damage_in_the_middle_is_set_aside_and_the_rest_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    for path in ["/a", "/b", "/c"] {
+        ledger.begin(&[pending(path, 50, 10)]).unwrap();
+    }
+    drop(ledger);
+    let file = dir.path().join("journal");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let damaged: Vec<String> = text
+        .lines()
+        .map(|line| if line.contains("\"/b\"") { format!("{}x", &line[..line.len() - 1]) } else { line.to_owned() })
+        .collect();
+    std::fs::write(&file, damaged.join("\n") + "\n").unwrap();
+    let (ledger, quarantined) = Ledger::open(dir.path(), BOOT).unwrap();
+    assert_eq!(quarantined.len(), 1);
+    assert!(quarantined[0].kept_as.exists() && !quarantined[0].plan);
+    assert!(ledger.owned().contains_key(&key("/a")) && ledger.owned().contains_key(&key("/c")));
+    drop(ledger);
+    open(dir.path());
+}
+
+#[test]
+fn a_damaged_plan_is_set_aside_and_a_newer_one_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    let fence = Fence { store_epoch: 1, revision: 4, facts_generation: 1 };
+    let plan = Plan { fence, directive: Directive::Paused, rules: vec![rule("u1", "/a", 100)] };
+    ledger.store_plan(plan.clone()).unwrap();
+    drop(ledger);
+    assert_eq!(open(dir.path()).plan(), Some(&plan));
+
+    let file = dir.path().join("plan");
+    std::fs::write(&file, files::checked_line(r#"{"format":99,"plan":{}}"#)).unwrap();
+    assert!(matches!(Ledger::open(dir.path(), BOOT), Err(OpenError::NewerFormat { found: 99, .. })));
+    std::fs::write(&file, b"00000000 {}\n").unwrap();
+    let (ledger, quarantined) = Ledger::open(dir.path(), BOOT).unwrap();
+    assert_eq!(ledger.plan(), None);
+    assert!(quarantined[0].plan && quarantined[0].kept_as.exists());
+}
+
+#[test]
+fn a_second_one_is_told_who_holds_the_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path());
+    let error = Ledger::open(dir.path(), BOOT).unwrap_err().to_string();
+    assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+    drop(first);
+    open(dir.path());
+}
+
+#[test]
+fn a_long_life_does_not_grow_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    let many: Vec<Pending> = (1..50).map(|i| pending(&format!("/{i}"), 0, i)).collect();
+    for _ in 0..60 {
+        ledger.begin(&many).unwrap();
+    }
+    let size = std::fs::metadata(dir.path().join("journal")).unwrap().len();
+    assert!(size < 512 * 1024, "{size}");
+    assert_eq!(ledger.owned().len(), 49);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("journal"), &bytes).unwrap();
+        std::fs::write(dir.path().join("plan"), &bytes).unwrap();
+        let (ledger, _) = Ledger::open(dir.path(), BOOT).unwrap();
+        prop_assert!(ledger.owned().is_empty());
+    }
+}

@@ -1,0 +1,149 @@
+//! Which plans are taken: a whole one whose fence is not lower, or a change that builds on the plan held. PURE.
+
+use std::collections::BTreeMap;
+
+use weir_common::fence::Fence;
+
+use super::{Directive, Plan, Rule};
+
+/// What a controller sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// A whole plan.
+    Whole(Plan),
+    /// A change of the plan held; all of it, or nothing.
+    Delta {
+        /// Fence of the plan that it builds on.
+        from: Fence,
+        /// Fence afterwards.
+        fence: Fence,
+        /// Rules that are new or changed.
+        apply: Vec<Rule>,
+        /// Uids of rules that are gone.
+        delete: Vec<String>,
+        /// What the node is told as a whole.
+        directive: Directive,
+    },
+}
+
+impl Offer {
+    /// The fence that the plan would have.
+    pub fn fence(&self) -> Fence {
+        match self {
+            Offer::Whole(plan) => plan.fence,
+            Offer::Delta { fence, .. } => *fence,
+        }
+    }
+}
+
+/// Why a plan was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is older than the one held.
+    #[error("fence {offered} is lower than {held}, which this node holds")]
+    LowerFence {
+        /// The offered fence.
+        offered: Fence,
+        /// The fence held.
+        held: Fence,
+    },
+    /// A change that builds on another plan than the one held.
+    #[error("the change builds on fence {from}, this node holds {}", .held.map_or("no plan".to_owned(), |f| f.to_string()))]
+    UnexpectedBase {
+        /// What it builds on.
+        from: Fence,
+        /// The fence held.
+        held: Option<Fence>,
+    },
+    /// It could not be stored, so it was not acted upon.
+    #[error("the plan could not be stored: {0}")]
+    StorageFailed(String),
+}
+
+impl Refusal {
+    /// The documented reason of a Nack.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Refusal::LowerFence { .. } => "LowerFence",
+            Refusal::UnexpectedBase { .. } => "UnexpectedBase",
+            Refusal::StorageFailed(_) => "StorageFailed",
+        }
+    }
+}
+
+/// The plan after `offer`, with rules in the order of their uids.
+///
+/// # Errors
+/// Why it is not taken; the plan held stays as it is.
+pub fn accept(held: Option<&Plan>, offer: Offer) -> Result<Plan, Refusal> {
+    let held_fence = held.map(|plan| plan.fence);
+    let offered = offer.fence();
+    if let Some(held) = held_fence
+        && offered < held
+    {
+        return Err(Refusal::LowerFence { offered, held });
+    }
+    let (mut rules, directive, changes) = match offer {
+        Offer::Whole(plan) => (BTreeMap::new(), plan.directive, plan.rules),
+        Offer::Delta { from, apply, delete, directive, .. } => {
+            let Some(held) = held.filter(|plan| plan.fence == from) else {
+                return Err(Refusal::UnexpectedBase { from, held: held_fence });
+            };
+            let mut rules: BTreeMap<String, Rule> =
+                held.rules.iter().map(|rule| (rule.uid.clone(), rule.clone())).collect();
+            for uid in &delete {
+                rules.remove(uid);
+            }
+            (rules, directive, apply)
+        }
+    };
+    rules.extend(changes.into_iter().map(|rule| (rule.uid.clone(), rule)));
+    Ok(Plan { fence: offered, directive, rules: rules.into_values().collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::testing::rule;
+
+    fn fence(revision: u64) -> Fence {
+        Fence { store_epoch: 1, revision, facts_generation: 1 }
+    }
+
+    fn whole(revision: u64, uids: &[&str]) -> Plan {
+        let rules = uids.iter().map(|uid| rule(uid, "/a", 1)).collect();
+        Plan { fence: fence(revision), directive: Directive::Active, rules }
+    }
+
+    fn delta(from: u64, to: u64, apply: &[&str], delete: &[&str]) -> Offer {
+        Offer::Delta {
+            from: fence(from),
+            fence: fence(to),
+            apply: apply.iter().map(|uid| rule(uid, "/a", 1)).collect(),
+            delete: delete.iter().map(|uid| (*uid).to_owned()).collect(),
+            directive: Directive::Paused,
+        }
+    }
+
+    #[test]
+    fn a_change_builds_on_what_is_held_or_is_refused_whole() {
+        let held = whole(5, &["a", "b"]);
+        let plan = accept(Some(&held), delta(5, 7, &["c"], &["a"])).unwrap();
+        assert_eq!(plan.rules.iter().map(|r| r.uid.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!((plan.fence, plan.directive), (fence(7), Directive::Paused));
+        assert_eq!(
+            accept(Some(&held), delta(4, 7, &["c"], &[])),
+            Err(Refusal::UnexpectedBase { from: fence(4), held: Some(fence(5)) })
+        );
+        assert_eq!(accept(None, delta(4, 7, &[], &[])).unwrap_err().reason(), "UnexpectedBase");
+    }
+
+    #[test]
+    fn a_lower_fence_is_refused_and_an_equal_one_is_not() {
+        let held = whole(5, &["a"]);
+        assert_eq!(accept(Some(&held), Offer::Whole(whole(4, &[]))).unwrap_err().reason(), "LowerFence");
+        assert_eq!(accept(Some(&held), Offer::Whole(whole(5, &[]))).unwrap().rules, []);
+        let restored = Plan { fence: Fence { store_epoch: 2, revision: 1, facts_generation: 1 }, ..whole(1, &["z"]) };
+        assert_eq!(accept(Some(&held), Offer::Whole(restored.clone())), Ok(restored));
+    }
+}

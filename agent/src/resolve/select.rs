@@ -1,0 +1,190 @@
+//! Which devices and which cgroups a rule means on this node, and what is refused. PURE.
+
+use weir_common::{device::DevNum, glob};
+
+use crate::{
+    condition::{ConditionType, Finding},
+    devices::{BlockDevice, DeviceSnapshot, PathTarget},
+    plan::{DeviceSelector, DeviceTerm, Rule, WorkloadTerm},
+    workloads::{Cgroup, WorkloadSnapshot},
+};
+
+/// Top-level cgroups of the system itself: limiting them starves the node.
+const SYSTEM: [&str; 3] = ["/system.slice", "/init.scope", "/user.slice"];
+/// Services that every workload of the node depends on, wherever their cgroup lies.
+const SYSTEM_UNITS: [&str; 6] = [
+    "kubelet.service",
+    "containerd.service",
+    "crio.service",
+    "docker.service",
+    "dockerd.service",
+    "cri-docker.service",
+];
+
+/// The whole devices that a selector means. Of a stack of which several levels are chosen only the topmost is taken: a limit
+/// on each would throttle the same I/O twice.
+pub(super) fn devices<'a>(
+    selector: &DeviceSelector,
+    snapshot: &'a DeviceSnapshot,
+    findings: &mut Vec<Finding>,
+) -> Vec<&'a BlockDevice> {
+    for term in &selector.any_of {
+        findings.extend(term_findings(term, snapshot));
+    }
+    let chosen: Vec<&BlockDevice> = snapshot
+        .devices
+        .values()
+        .filter(|device| selector.any_of.iter().any(|term| device_matches(term, device, snapshot)))
+        .filter(|device| !selector.exclude.iter().any(|term| device_matches(term, device, snapshot)))
+        .collect();
+    if chosen.is_empty() && findings.is_empty() {
+        findings.push(Finding::holds(ConditionType::NoDevice, "NothingMatches", "no device of this node matches"));
+    }
+    let below = |device: &BlockDevice| {
+        chosen.iter().any(|top| top.kernel_name != device.kernel_name && is_below(device, top, snapshot))
+    };
+    chosen.iter().filter(|device| !below(device)).copied().collect()
+}
+
+/// Whether `device` lies anywhere below `top`.
+fn is_below(device: &BlockDevice, top: &BlockDevice, snapshot: &DeviceSnapshot) -> bool {
+    let mut left = top.below.clone();
+    // Bounded by the number of devices: a graph from sysfs has no circles, but a torn snapshot might.
+    for _ in 0..snapshot.devices.len() {
+        let Some(name) = left.pop() else { return false };
+        if name == device.kernel_name {
+            return true;
+        }
+        let next = snapshot.devices.values().find(|other| other.kernel_name == name);
+        left.extend(next.into_iter().flat_map(|other| other.below.iter().cloned()));
+    }
+    false
+}
+
+fn device_matches(term: &DeviceTerm, device: &BlockDevice, snapshot: &DeviceSnapshot) -> bool {
+    if term.not_built {
+        return false;
+    }
+    let is = |num: Option<DevNum>| num.and_then(|num| snapshot.whole(num)).is_some_and(|whole| whole.id == device.id);
+    let block = |target: Option<&PathTarget>| match target {
+        Some(PathTarget::Block(num)) => Some(*num),
+        _ => None,
+    };
+    let globbed = |pattern: &Option<String>, text: &Option<String>| {
+        pattern.as_ref().is_none_or(|pattern| text.as_ref().is_some_and(|text| glob::matches(pattern, text)))
+    };
+    let given = term.all
+        || !term.kinds.is_empty()
+        || [&term.model, &term.serial, &term.by_id, &term.path, &term.mount_path].iter().any(|field| field.is_some());
+    given
+        && (term.kinds.is_empty() || term.kinds.contains(&device.kind))
+        && globbed(&term.model, &device.model)
+        && globbed(&term.serial, &device.serial)
+        && term.by_id.as_ref().is_none_or(|name| is(snapshot.by_id.get(name).copied()))
+        && term.path.as_ref().is_none_or(|path| is(block(snapshot.paths.get(path))))
+        && term.mount_path.as_ref().is_none_or(|path| is(block(snapshot.mounts.get(path))))
+}
+
+/// What is wrong with the names that a term has: each kind of wrong has its own condition.
+fn term_findings(term: &DeviceTerm, snapshot: &DeviceSnapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let none = |reason, message: String| Finding::holds(ConditionType::NoDevice, reason, message);
+    if let Some(name) = &term.by_id
+        && !snapshot.by_id.contains_key(name)
+    {
+        findings.push(none("ByIdNotFound", format!("/dev/disk/by-id/{name} is not there")));
+    }
+    let named = term.path.iter().map(|path| (path, snapshot.paths.get(path)));
+    let mounted = term.mount_path.iter().map(|path| (path, snapshot.mounts.get(path)));
+    for (path, target) in named.chain(mounted) {
+        findings.extend(match target {
+            None | Some(PathTarget::NotFound) if term.mount_path.as_ref() == Some(path) => {
+                Some(none("NotMounted", format!("nothing is mounted at {path}")))
+            }
+            None | Some(PathTarget::NotFound) => Some(none("PathNotFound", format!("{path} is not there"))),
+            Some(PathTarget::NotADevice) => Some(none("NotADevice", format!("{path} is no device node"))),
+            Some(PathTarget::CharacterDevice) => Some(Finding::holds(
+                ConditionType::CharacterDevice,
+                "CharacterDevice",
+                format!("{path} is a character device (an NVMe controller?), not a disk; name the namespace"),
+            )),
+            Some(PathTarget::NoBlockDevice { fs_type }) => Some(Finding::holds(
+                ConditionType::NoBlockDevice,
+                "NoBlockDevice",
+                format!("the {fs_type} file system at {path} has no block device of its own"),
+            )),
+            Some(PathTarget::Block(num)) if snapshot.whole(*num).is_none() => Some(none(
+                "UnknownDevice",
+                format!("{path} is {num}, which is no disk of this node that can be limited"),
+            )),
+            Some(PathTarget::Block(_)) => None,
+        });
+    }
+    findings
+}
+
+/// The cgroups that a rule means, without those that are refused.
+pub(super) fn cgroups<'a>(
+    rule: &Rule,
+    workloads: &'a WorkloadSnapshot,
+    findings: &mut Vec<Finding>,
+) -> Vec<&'a Cgroup> {
+    let matched: Vec<&Cgroup> = workloads
+        .cgroups
+        .values()
+        .filter(|cgroup| rule.workloads.any_of.iter().any(|term| cgroup_matches(term, cgroup)))
+        .filter(|cgroup| !rule.workloads.exclude.iter().any(|term| cgroup_matches(term, cgroup)))
+        .collect();
+    if matched.is_empty() {
+        findings.push(Finding::holds(ConditionType::NoWorkload, "NothingMatches", "no cgroup of this node matches"));
+    }
+    let own = workloads.own_cgroup.as_deref();
+    matched.into_iter().filter(|cgroup| !refuse(rule, &cgroup.cgroup.path, own, findings)).collect()
+}
+
+fn cgroup_matches(term: &WorkloadTerm, cgroup: &Cgroup) -> bool {
+    if term.not_built || (term.cgroup_path.is_none() && term.systemd_unit.is_none()) {
+        return false;
+    }
+    let path = &cgroup.cgroup.path;
+    let unit = cgroup.systemd_unit.as_ref();
+    term.cgroup_path.as_ref().is_none_or(|pattern| glob::matches(pattern, path))
+        && term.systemd_unit.as_ref().is_none_or(|pattern| unit.is_some_and(|unit| glob::matches(pattern, unit)))
+}
+
+/// Whether a cgroup is not to be limited; says so.
+fn refuse(rule: &Rule, path: &str, own: Option<&str>, findings: &mut Vec<Finding>) -> bool {
+    if path == "/" {
+        findings.push(Finding::holds(
+            ConditionType::RootCgroupRefused,
+            "RootCgroup",
+            "the root cgroup is never limited: journals and writeback of the whole node lie in it",
+        ));
+        return true;
+    }
+    if rule.allow_system {
+        return false;
+    }
+    let within = |outer: &str, inner: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
+    let unit = path.split('/').find(|component| SYSTEM_UNITS.contains(component));
+    if SYSTEM.iter().any(|top| within(top, path)) || unit.is_some() {
+        findings.push(Finding::holds(
+            ConditionType::SystemCgroupRefused,
+            "SystemCgroup",
+            format!("{path} belongs to the system; an intent may limit it with allow_system"),
+        ));
+        return true;
+    }
+    // An agent in the root has no cgroup of its own.
+    if let Some(own) = own.filter(|own| *own != "/")
+        && (within(own, path) || within(path, own))
+    {
+        findings.push(Finding::holds(
+            ConditionType::OwnCgroupRefused,
+            "AgentInside",
+            format!("{path} holds this agent, or lies in its cgroup {own}; an intent may limit it with allow_system"),
+        ));
+        return true;
+    }
+    false
+}
