@@ -5,6 +5,7 @@
 
 pub mod condition;
 pub mod devices;
+pub mod enforce;
 pub mod kernel;
 pub mod ledger;
 pub mod measure;

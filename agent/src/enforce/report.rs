@@ -1,0 +1,100 @@
+//! What one pass found, as values: the state of every rule, the settings with intended and effective, and what is owned.
+
+use std::collections::BTreeSet;
+
+use weir_common::{fence::Fence, units::LimitValue};
+
+use crate::{
+    condition::{Condition, Finding},
+    measure::Target,
+    resolve::{Claim, SettingKey},
+};
+
+/// State of one rule on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleState {
+    /// Every setting holds what is intended, or it only observes.
+    Applied,
+    /// Some setting could not be brought to it.
+    Failed,
+    /// Nothing matches at present.
+    NoMatch,
+    /// The node is paused or released.
+    Suspended,
+}
+
+/// A setting as it is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingReport {
+    /// Which.
+    pub key: SettingKey,
+    /// The device's kernel name.
+    pub device_name: String,
+    /// What the rules say after merging.
+    pub intended: LimitValue,
+    /// What the kernel holds, the strictest ancestor included; `None` where it could not be read.
+    pub effective: Option<LimitValue>,
+    /// The ancestor that it comes from.
+    pub effective_from: Option<String>,
+    /// The kernel file.
+    pub file: String,
+    /// The winning intent.
+    pub intent: String,
+    /// All claims, the winner first.
+    pub claims: Vec<Claim>,
+    /// What is owned of it.
+    pub owned: Option<OwnedReport>,
+    /// Times that a foreign change was put right since this agent started.
+    pub drift_repairs: u64,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// What Weir owns of a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedReport {
+    /// The value before the first touch.
+    pub baseline: LimitValue,
+    /// What was last written.
+    pub written: LimitValue,
+    /// For which plan.
+    pub fence: Fence,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleReport {
+    /// Identity of the intent.
+    pub uid: String,
+    /// Its name.
+    pub intent: String,
+    /// Its generation.
+    pub generation: i64,
+    /// State.
+    pub state: RuleState,
+    /// Conditions with their times.
+    pub conditions: Vec<Condition>,
+    /// Indices into `Report::settings`.
+    pub settings: Vec<usize>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Fence of the plan; `None` without a plan.
+    pub fence: Option<Fence>,
+    /// Rules, in the plan's order.
+    pub rules: Vec<RuleReport>,
+    /// Settings, in order.
+    pub settings: Vec<SettingReport>,
+    /// Number of settings owned.
+    pub settings_held: usize,
+    /// Intents for which settings are owned.
+    pub uids_held: BTreeSet<String>,
+    /// Conditions of the node.
+    pub node: Vec<Condition>,
+    /// What is to be measured.
+    pub targets: Vec<Target>,
+    /// Writes that reached the kernel in this pass.
+    pub writes: usize,
+}
