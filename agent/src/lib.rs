@@ -4,11 +4,14 @@
 //! Data flows one way: link -> resolve -> enforce -> kernel, and back: kernel -> measure -> link.
 
 pub mod condition;
+pub mod config;
 pub mod devices;
 pub mod enforce;
 pub mod kernel;
 pub mod ledger;
+pub mod link;
 pub mod measure;
 pub mod plan;
+pub mod reconcile;
 pub mod resolve;
 pub mod workloads;

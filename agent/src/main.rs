@@ -1,2 +1,143 @@
-//! x
-fn main() {}
+//! Wiring of the agent: parts are made here and put together, nothing else.
+#![allow(
+    clippy::print_stdout,
+    reason = "the line of readiness, and the table of a release, are for whoever started it"
+)]
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use clap::Parser as _;
+use tokio::sync::{mpsc, watch};
+use weir_agent::{
+    config::{Cli, Command, Options, is_node_name},
+    devices::Sources,
+    enforce::{Enforcer, report::Report},
+    kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
+    ledger::Ledger,
+    link::{self, Identity, Link},
+    measure::Meter,
+    reconcile::{self, NodeFacts, Reconciler},
+    resolve::NodeSettings,
+};
+use weir_common::{
+    tasks::{OnDeath, TaskSet, shutdown_on_signals},
+    telemetry,
+    units::Floor,
+};
+
+/// What tasks get to end in order.
+const GRACE: Duration = Duration::from_millis(1500);
+
+fn main() -> ExitCode {
+    let Cli { options, command } = Cli::parse();
+    telemetry::init(options.log_format);
+    let outcome = match command {
+        Some(Command::Release) => release(&options),
+        None => run(options).map(|()| ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|error| {
+        tracing::error!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn open(options: &Options) -> anyhow::Result<(Arc<dyn Kernel>, Ledger, Vec<weir_agent::ledger::Quarantine>)> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "weir-agent must run as root: the throttle files can be written by nobody else"
+    );
+    let hierarchy = hierarchy::find(options.cgroup_root.as_deref())?;
+    let root = hierarchy.root.clone();
+    let kernel = RealKernel::open(hierarchy).with_context(|| format!("open {}", root.display()))?;
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read the boot id")?;
+    let (ledger, quarantined) = Ledger::open(&options.state_dir, boot_id.trim())?;
+    for set_aside in &quarantined {
+        tracing::error!(cause = set_aside.cause, kept_as = %set_aside.kept_as.display(), "a damaged file is set aside");
+    }
+    Ok((Arc::new(kernel), ledger, quarantined))
+}
+
+fn release(options: &Options) -> anyhow::Result<ExitCode> {
+    let (kernel, ledger, _) = open(options)?;
+    let released = reconcile::release(kernel, ledger, &Sources::default())?;
+    for setting in &released {
+        let mark = if setting.done { "ok    " } else { "FAILED" };
+        println!("{mark} {}: {}", setting.key, setting.outcome);
+    }
+    let failed = released.iter().filter(|setting| !setting.done).count();
+    println!("{} settings given up, {failed} failed", released.len() - failed);
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[tokio::main]
+async fn run(options: Options) -> anyhow::Result<()> {
+    let (kernel, ledger, quarantined) = open(&options)?;
+    let period = options.period();
+    let Options {
+        controller,
+        node,
+        state_dir: _,
+        labels,
+        cgroup_root: _,
+        period_ms: _,
+        floor_bytes_per_second: bytes_per_second,
+        floor_operations_per_second: operations_per_second,
+        log_format: _,
+    } = options;
+    let uname = rustix::system::uname();
+    let node = node.unwrap_or_else(|| uname.nodename().to_string_lossy().to_lowercase());
+    ensure!(is_node_name(&node), "`{node}` is no node name (a-z, 0-9, `-`, `.`); give one with --node");
+    let controllers = controller.iter().map(|address| link::endpoint(address)).collect::<Result<Vec<_>, _>>()?;
+    let settings = NodeSettings { floor: Floor { bytes_per_second, operations_per_second }, version: kernel.version() };
+    let facts = NodeFacts {
+        labels: labels.into_iter().collect(),
+        kernel_release: uname.release().to_string_lossy().into_owned(),
+        node: settings,
+        devices: Vec::new(),
+    };
+    let identity = Identity {
+        node: node.clone(),
+        node_uid: ledger.node_uid().to_owned(),
+        instance: uuid::Uuid::new_v4().to_string(),
+    };
+
+    let shutdown = shutdown_on_signals()?;
+    let meter = Meter::start(kernel.clone(), period).context("start the sampler")?;
+    let (facts_out, facts_in) = watch::channel(facts);
+    let (reports_out, reports_in) = watch::channel(Arc::new(Report::default()));
+    let (commands_out, commands_in) = mpsc::channel(16);
+    let (ready_out, ready_in) = tokio::sync::oneshot::channel();
+    let reconciler = Reconciler {
+        enforcer: Enforcer::new(kernel.clone(), ledger),
+        kernel: kernel.clone(),
+        meter: meter.clone(),
+        sources: Sources::default(),
+        node: settings,
+        period,
+        quarantined,
+        facts: facts_out,
+        reports: reports_out,
+    };
+    let mut tasks = TaskSet::new(shutdown.clone());
+    let stop = shutdown.clone();
+    tasks.spawn("reconcile", OnDeath::EndProcess, async move {
+        // Whoever waits for readiness may be gone.
+        let ready = move || {
+            let _gone = ready_out.send(());
+        };
+        tokio::task::spawn_blocking(move || reconciler.run(commands_in, &stop, ready)).await
+    });
+    let link = Link { controllers, identity, commands: commands_out, facts: facts_in, reports: reports_in, meter };
+    let version = if settings.version == CgroupVersion::V1 { "v1" } else { "v2" };
+    let stop = shutdown.clone();
+    tasks.spawn("link", OnDeath::EndProcess, async move {
+        // The first pass comes first: its report goes with the hello.
+        if ready_in.await.is_ok() {
+            println!("weir-agent running node={node} cgroup={version}");
+        }
+        link.run(stop).await
+    });
+    tasks.run(GRACE).await?;
+    Ok(())
+}

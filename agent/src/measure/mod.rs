@@ -96,6 +96,11 @@ mod history;
 mod judge;
 mod sampler;
 
+/// The monotonic clock by which samples are stamped, nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    sampler::now_ns()
+}
+
 impl Meter {
     /// Starts the sampler on a thread of its own, with one tick each `period`. It ends when the last handle is dropped.
     ///

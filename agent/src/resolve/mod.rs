@@ -109,7 +109,7 @@ pub struct Resolved {
 }
 
 /// What is fixed for a node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSettings {
     /// Lowest limits that are written.
     pub floor: Floor,

@@ -1,0 +1,100 @@
+//! The command line of the agent.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+use weir_common::{telemetry::LogFormat, units};
+
+/// Makes this node's kernel keep the plan of a controller, and measures whether it does.
+///
+/// Ending the agent releases nothing; `weir-agent release`, with the agent stopped, puts everything back.
+#[derive(Debug, Parser)]
+#[command(name = "weir-agent", version)]
+pub struct Cli {
+    /// Options.
+    #[command(flatten)]
+    pub options: Options,
+    /// What to do instead of running.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do instead of running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Put back every setting that Weir owns on this node, and say what became of each. The agent must not be running.
+    Release,
+}
+
+/// Options.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Addresses of controllers, separated by commas.
+    #[arg(long, env = "WEIR_CONTROLLER", default_value = "http://127.0.0.1:7420", value_delimiter = ',')]
+    pub controller: Vec<String>,
+    /// Name of this node [default: the host's name].
+    #[arg(long, env = "WEIR_NODE")]
+    pub node: Option<String>,
+    /// Where the plan and the journal are kept.
+    #[arg(long, env = "WEIR_STATE_DIR", default_value = "/var/lib/weir-agent")]
+    pub state_dir: PathBuf,
+    /// A label of this node, KEY=VALUE; may be repeated.
+    #[arg(long = "label", value_parser = label)]
+    pub labels: Vec<(String, String)>,
+    /// Root of the cgroup hierarchy with the throttle files [default: found].
+    #[arg(long)]
+    pub cgroup_root: Option<PathBuf>,
+    /// Time between looks at the node, milliseconds.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    pub period_ms: u64,
+    /// Lowest byte rate that is written, bytes per second.
+    #[arg(long, default_value_t = units::DEFAULT_FLOOR_BYTES_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..))]
+    pub floor_bytes_per_second: u64,
+    /// Lowest operation rate that is written, operations per second.
+    #[arg(long, default_value_t = units::DEFAULT_FLOOR_OPERATIONS_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
+    pub floor_operations_per_second: u64,
+    /// How log lines look: text or json.
+    #[arg(long, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+impl Options {
+    /// Time between looks at the node.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("a label is KEY=VALUE".to_owned()),
+    }
+}
+
+/// Whether a name can be a node's: 1 to 253 of a-z, 0-9, `-` and `.`, beginning and ending with a letter or a digit.
+pub fn is_node_name(name: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    name.len() <= 253
+        && edge(name.chars().next())
+        && edge(name.chars().last())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+        let cli = Cli::parse_from(["weir-agent", "--state-dir", "/x", "--label", "a=b=c", "release"]);
+        assert_eq!(cli.command, Some(Command::Release));
+        assert_eq!(cli.options.labels, [("a".to_owned(), "b=c".to_owned())]);
+        assert!(Cli::try_parse_from(["weir-agent", "--floor-bytes-per-second", "0"]).is_err());
+        for (name, good) in [("node-1.example", true), ("", false), ("-a", false), ("A", false), ("a/b", false)] {
+            assert_eq!(is_node_name(name), good, "{name}");
+        }
+    }
+}

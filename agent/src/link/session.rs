@@ -1,0 +1,274 @@
+//! One session: hello, then whatever comes, until the stream ends.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use weir_common::{fence::Fence, glob};
+use weir_proto::v1::{
+    self, agent_service_client::AgentServiceClient, session_request::Message as Out, session_response::Message as In,
+};
+
+use super::{FEATURES, Link, from_wire, measurements, to_wire};
+use crate::{
+    enforce::report::Report,
+    plan::{Offer, Plan},
+    reconcile::Command,
+};
+
+/// Statuses without a new plan are sent at most this often.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Until the controller says otherwise.
+const REPORT_PERIOD: Duration = Duration::from_secs(2);
+/// Largest message from a controller, bytes: a delta may hold many rules.
+const MAX_MESSAGE: usize = 64 * 1024 * 1024;
+/// Messages to the controller that may wait.
+const QUEUE: usize = 64;
+
+/// There was no session.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    /// No connection.
+    #[error("connect: {}", chain(.0))]
+    Connect(tonic::transport::Error),
+    /// The controller refused it.
+    #[error("refused: {} ({:?})", .0.message(), .0.code())]
+    Refused(Box<tonic::Status>),
+    /// The stream ended before the controller's Hello.
+    #[error("the controller closed the stream before its Hello")]
+    NoHello,
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Aborts its task when the session ends.
+struct Aborted(tokio::task::JoinHandle<()>);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A whole plan while it comes in.
+struct Incoming {
+    fence: Fence,
+    rules: Vec<crate::plan::Rule>,
+}
+
+/// Speaks with the controller behind `channel` until the stream ends.
+pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), SessionError> {
+    let (out, queue) = mpsc::channel::<v1::SessionRequest>(QUEUE);
+    let mut facts_generation = 1;
+    // Everything up to here goes with the hello.
+    let facts = link.facts.borrow_and_update().clone();
+    let report = link.reports.borrow_and_update().clone();
+    let hello = v1::AgentHello {
+        node: link.identity.node.clone(),
+        node_uid: link.identity.node_uid.clone(),
+        instance: link.identity.instance.clone(),
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        contract_version: weir_proto::CONTRACT_VERSION,
+        features: FEATURES.map(str::to_owned).to_vec(),
+        fence: report.fence.map(to_wire::fence),
+        facts: Some(to_wire::facts(&facts, facts_generation)),
+        settings_held: i32::try_from(report.settings_held).unwrap_or(i32::MAX),
+    };
+    let mut sender = Sender { out };
+    sender.send(Out::Hello(hello)).await;
+
+    let mut client = AgentServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let refused = |status| SessionError::Refused(Box::new(status));
+    let mut inbound = client.session(ReceiverStream::new(queue)).await.map_err(refused)?.into_inner();
+    let first = inbound.message().await.map_err(refused)?.and_then(|response| response.message);
+    let Some(In::Hello(theirs)) = first else { return Err(SessionError::NoHello) };
+    tracing::info!(version = theirs.controller_version, epoch = theirs.store_epoch, "a session with a controller");
+    let period = theirs.report_period.and_then(|period| Duration::try_from(period).ok()).unwrap_or(REPORT_PERIOD);
+    let _measurements = Aborted(tokio::spawn(measurements::run(
+        channel,
+        link.meter.clone(),
+        link.identity.clone(),
+        period.clamp(Duration::from_millis(100), Duration::from_secs(60)),
+    )));
+
+    let mut incoming: Option<Incoming> = None;
+    let mut sent: Option<Arc<Report>> = None;
+    let mut next_status = Instant::now();
+    let mut status_due = false;
+    loop {
+        tokio::select! {
+            message = inbound.message() => match message {
+                Ok(Some(response)) => {
+                    let Some(message) = response.message else { continue };
+                    if let Some(offer) = offer(message, &mut incoming, link, &sender) {
+                        let Some(answer) = ask(link, offer).await else { return Ok(()) };
+                        sent = answer.report.clone().or(sent);
+                        sender.send(answer.message).await;
+                    }
+                }
+                Ok(None) => return Ok(()),
+                Err(status) => {
+                    tracing::info!(code = ?status.code(), message = status.message(), "the stream broke");
+                    return Ok(());
+                }
+            },
+            changed = link.facts.changed() => {
+                if changed.is_err() { return Ok(()) }
+                facts_generation += 1;
+                let update = to_wire::facts(&link.facts.borrow_and_update().clone(), facts_generation);
+                sender.send(Out::Facts(update)).await;
+            }
+            changed = link.reports.changed() => {
+                if changed.is_err() { return Ok(()) }
+                link.reports.mark_unchanged();
+                status_due = true;
+            }
+            () = tokio::time::sleep_until(next_status), if status_due => {
+                status_due = false;
+                next_status = Instant::now() + STATUS_INTERVAL;
+                let report = link.reports.borrow().clone();
+                if report.fence.is_some() && sent.as_ref().is_none_or(|sent| differs(sent, &report)) {
+                    sender.send(Out::Status(to_wire::status(&report))).await;
+                    sent = Some(report);
+                }
+            }
+        }
+        if sender.out.is_closed() {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether a controller would learn anything.
+fn differs(old: &Report, new: &Report) -> bool {
+    (&old.fence, &old.rules, &old.settings, old.settings_held, &old.uids_held, &old.node)
+        != (&new.fence, &new.rules, &new.settings, new.settings_held, &new.uids_held, &new.node)
+}
+
+#[derive(Clone)]
+struct Sender {
+    out: mpsc::Sender<v1::SessionRequest>,
+}
+
+impl Sender {
+    /// A closed stream is seen by the loop.
+    async fn send(&mut self, message: Out) {
+        let _closed = self.out.send(v1::SessionRequest { message: Some(message) }).await;
+    }
+}
+
+/// What a message asks of the loop; queries are answered beside.
+fn offer(message: In, incoming: &mut Option<Incoming>, link: &Link, sender: &Sender) -> Option<Offer> {
+    match message {
+        In::Hello(_) => None,
+        In::Init(v1::Init { fence }) => {
+            *incoming = Some(Incoming { fence: from_wire::fence(fence), rules: Vec::new() });
+            None
+        }
+        In::InitApply(v1::InitApply { rule }) => {
+            if let (Some(incoming), Some(rule)) = (incoming, rule) {
+                incoming.rules.push(from_wire::rule(rule));
+            }
+            None
+        }
+        In::InitDone(done) => {
+            let Incoming { fence, rules } = incoming.take()?;
+            if fence != from_wire::fence(done.fence) {
+                tracing::error!(%fence, "a whole plan ended with another fence than it began with: not taken");
+                return None;
+            }
+            Some(Offer::Whole(Plan { fence, directive: from_wire::directive(done.directive()), rules }))
+        }
+        In::Delta(delta) => {
+            let directive = from_wire::directive(delta.directive());
+            Some(Offer::Delta {
+                from: from_wire::fence(delta.from),
+                fence: from_wire::fence(delta.fence),
+                apply: delta.apply.into_iter().map(from_wire::rule).collect(),
+                delete: delta.delete,
+                directive,
+            })
+        }
+        In::Query(query) => {
+            let (commands, meter, report) = (link.commands.clone(), link.meter.clone(), link.reports.borrow().clone());
+            let mut sender = sender.clone();
+            tokio::spawn(async move {
+                let reply = answer(query, &commands, &meter, &report).await;
+                sender.send(Out::Reply(reply)).await;
+            });
+            None
+        }
+    }
+}
+
+async fn answer(
+    query: v1::Query,
+    commands: &mpsc::Sender<Command>,
+    meter: &crate::measure::Meter,
+    report: &Report,
+) -> v1::Reply {
+    use v1::{query::Question, reply::Answer};
+    let matches = |pattern: &str, path: &str| pattern.is_empty() || glob::matches(pattern, path);
+    let found: Result<Answer, String> = match query.question {
+        Some(Question::Explain(v1::ExplainQuery { intent, cgroup_path })) => {
+            Ok(Answer::Explain(to_wire::explain(report, meter, &intent, |path| matches(&cgroup_path, path))))
+        }
+        Some(Question::Workloads(v1::WorkloadsQuery { cgroup_path })) => {
+            let (reply, answer) = oneshot::channel();
+            let asked = commands.send(Command::Workloads(cgroup_path, reply)).await;
+            match (asked, answer.await) {
+                (Ok(()), Ok(all)) => {
+                    let workloads = all.into_iter().map(|(cgroup, intents)| to_wire::workload(&cgroup, intents));
+                    Ok(Answer::Workloads(v1::WorkloadsReply { workloads: workloads.collect() }))
+                }
+                _ => Err("the agent is ending".to_owned()),
+            }
+        }
+        None => Err("this agent does not know the question".to_owned()),
+    };
+    let (answer, error) = match found {
+        Ok(answer) => (Some(answer), String::new()),
+        Err(error) => (None, error),
+    };
+    v1::Reply { query_id: query.query_id, done: true, progress_percent: 100, error, answer }
+}
+
+struct Answered {
+    message: Out,
+    report: Option<Arc<Report>>,
+}
+
+/// Has a plan taken and enforced; `None` where the loop has ended.
+async fn ask(link: &Link, offer: Offer) -> Option<Answered> {
+    let fence = offer.fence();
+    let (reply, answer) = oneshot::channel();
+    link.commands.send(Command::Offer(offer, reply)).await.ok()?;
+    Some(match answer.await.ok()? {
+        Ok(report) => {
+            tracing::info!(%fence, writes = report.writes, held = report.settings_held, "a plan is in force");
+            Answered { message: Out::Ack(to_wire::ack(&report)), report: Some(report) }
+        }
+        Err((refusal, held)) => {
+            tracing::warn!(%fence, %refusal, "a plan is refused");
+            let nack = v1::Nack {
+                fence: Some(to_wire::fence(fence)),
+                reason: refusal.reason().to_owned(),
+                message: refusal.to_string(),
+                held: held.map(to_wire::fence),
+            };
+            Answered { message: Out::Nack(nack), report: None }
+        }
+    })
+}

@@ -1,0 +1,227 @@
+//! The agent's loop: snapshot devices and cgroups, resolve, enforce, publish; then wait for a new plan or the next period. It
+//! never depends on a controller: it starts from the plan in the ledger. Runs on a thread that may block.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use weir_common::{fence::Fence, glob};
+
+use crate::{
+    condition::{Condition, ConditionType, Finding, timed},
+    devices::{BlockDevice, DeviceSnapshot, Sources},
+    enforce::{Enforcer, Input, report::Report},
+    kernel::Kernel,
+    ledger::{Ledger, Quarantine},
+    measure::Meter,
+    plan::{Offer, Refusal, accept},
+    resolve::{NodeSettings, resolve},
+    workloads::{Cgroup, WorkloadSnapshot},
+};
+
+/// What others ask of the loop.
+#[derive(Debug)]
+pub enum Command {
+    /// Take this plan. Answered after the pass that enforced it, or with why it was not taken and the fence held.
+    Offer(Offer, oneshot::Sender<Result<Arc<Report>, (Refusal, Option<Fence>)>>),
+    /// List the cgroups whose path matches the glob (empty for all), each with the intents that choose it.
+    Workloads(String, oneshot::Sender<Vec<(Cgroup, Vec<String>)>>),
+}
+
+/// What the agent knows of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Labels given to the agent.
+    pub labels: BTreeMap<String, String>,
+    /// As uname has it.
+    pub kernel_release: String,
+    /// Settings of the node.
+    pub node: NodeSettings,
+    /// Whole block devices.
+    pub devices: Vec<BlockDevice>,
+}
+
+/// What the loop is made of.
+pub struct Reconciler {
+    /// The kernel.
+    pub kernel: Arc<dyn Kernel>,
+    /// Enforces.
+    pub enforcer: Enforcer,
+    /// Measures.
+    pub meter: Meter,
+    /// Where devices are looked up.
+    pub sources: Sources,
+    /// Settings of the node.
+    pub node: NodeSettings,
+    /// Time between passes.
+    pub period: Duration,
+    /// What had to be set aside at start.
+    pub quarantined: Vec<Quarantine>,
+    /// Where facts are published.
+    pub facts: watch::Sender<NodeFacts>,
+    /// Where reports are published.
+    pub reports: watch::Sender<Arc<Report>>,
+}
+
+impl Reconciler {
+    /// Runs until `shutdown`. What is in force stays in force.
+    pub fn run(mut self, mut commands: mpsc::Receiver<Command>, shutdown: &CancellationToken, ready: impl FnOnce()) {
+        let mut look = Look::default();
+        // The plan of the ledger is enforced at once, without the waits between writes.
+        let mut plan_changed = true;
+        let mut ready = Some(ready);
+        while !shutdown.is_cancelled() {
+            let started = Instant::now();
+            self.pass(&mut look, plan_changed);
+            plan_changed = false;
+            if let Some(ready) = ready.take() {
+                ready();
+            }
+            let due = started + self.period;
+            while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+                match wait(&mut commands, left, shutdown) {
+                    Waited::Ended => return,
+                    Waited::TimedOut => break,
+                    Waited::For(Command::Workloads(pattern, reply)) => {
+                        // Whoever asked may be gone.
+                        let _gone = reply.send(self.workloads(&look, &pattern));
+                    }
+                    Waited::For(Command::Offer(offer, reply)) => {
+                        let answer = self.take(offer, &mut look);
+                        let _gone = reply.send(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a plan and enforces it, or says why not.
+    fn take(&mut self, offer: Offer, look: &mut Look) -> Result<Arc<Report>, (Refusal, Option<Fence>)> {
+        let held = self.enforcer.ledger().plan();
+        let fence = held.map(|plan| plan.fence);
+        let plan = accept(held, offer).map_err(|refusal| (refusal, fence))?;
+        if self.enforcer.ledger().plan() != Some(&plan) {
+            self.enforcer.accept(plan).map_err(|error| (Refusal::StorageFailed(error.to_string()), fence))?;
+        }
+        Ok(self.pass(look, true))
+    }
+
+    /// One look at the node and one pass of enforcement.
+    fn pass(&mut self, look: &mut Look, plan_changed: bool) -> Arc<Report> {
+        let plan = self.enforcer.ledger().plan();
+        let paths: Vec<String> = plan.iter().flat_map(|plan| plan.device_paths()).collect();
+        let mounts: Vec<String> = plan.iter().flat_map(|plan| plan.mount_paths()).collect();
+        // What cannot be looked at is as it was: nothing is released because a directory could not be listed.
+        match DeviceSnapshot::take(&self.sources, &paths, &mounts) {
+            Ok(devices) => look.devices = devices,
+            Err(error) => tracing::error!(%error, "the block devices cannot be listed"),
+        }
+        match WorkloadSnapshot::take(&self.kernel.root(), self.kernel.version()) {
+            Ok(workloads) => look.workloads = workloads,
+            Err(error) => tracing::error!(%error, "the cgroups cannot be listed"),
+        }
+        self.facts.send_if_modified(|facts| {
+            let devices: Vec<BlockDevice> = look.devices.devices.values().cloned().collect();
+            let changed = facts.devices != devices;
+            facts.devices = devices;
+            changed
+        });
+        let rules = plan.map(|plan| plan.rules.as_slice()).unwrap_or_default();
+        let resolved = resolve(rules, &look.devices, &look.workloads, self.node);
+        let mut report = self.enforcer.pass(Input {
+            devices: &look.devices,
+            workloads: &look.workloads,
+            resolved: &resolved,
+            plan_changed,
+            now: Instant::now(),
+            wall: SystemTime::now(),
+            random: fastrand::f64(),
+        });
+        if look.quarantined.is_empty() {
+            look.quarantined = quarantine_conditions(&self.quarantined);
+        }
+        report.node.extend(look.quarantined.iter().cloned());
+        self.meter.set_targets(report.targets.clone());
+        let report = Arc::new(report);
+        self.reports.send_replace(report.clone());
+        report
+    }
+
+    fn workloads(&self, look: &Look, pattern: &str) -> Vec<(Cgroup, Vec<String>)> {
+        let report = self.reports.borrow().clone();
+        let mut chosen: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for setting in &report.settings {
+            let intents = chosen.entry(&setting.key.cgroup.path).or_default();
+            intents.extend(setting.claims.iter().map(|claim| claim.intent.clone()));
+        }
+        for intents in chosen.values_mut() {
+            intents.sort();
+            intents.dedup();
+        }
+        look.workloads
+            .cgroups
+            .values()
+            .filter(|cgroup| pattern.is_empty() || glob::matches(pattern, &cgroup.cgroup.path))
+            .map(|cgroup| {
+                let intents = chosen.get(cgroup.cgroup.path.as_str()).cloned().unwrap_or_default();
+                (cgroup.clone(), intents)
+            })
+            .collect()
+    }
+}
+
+/// The node as it was last seen.
+#[derive(Default)]
+struct Look {
+    devices: DeviceSnapshot,
+    workloads: WorkloadSnapshot,
+    quarantined: Vec<Condition>,
+}
+
+fn quarantine_conditions(quarantined: &[Quarantine]) -> Vec<Condition> {
+    let findings = quarantined
+        .iter()
+        .map(|set_aside| {
+            let kind = if set_aside.plan { ConditionType::PlanQuarantined } else { ConditionType::LedgerQuarantined };
+            let message =
+                format!("it was damaged ({}) and is kept as {}", set_aside.cause, set_aside.kept_as.display());
+            Finding::holds(kind, "DamagedAtStart", message)
+        })
+        .collect();
+    timed(findings, 0, &[], SystemTime::now())
+}
+
+enum Waited {
+    For(Command),
+    TimedOut,
+    Ended,
+}
+
+/// Waits for a command on a thread that may block, with an eye on shutdown.
+fn wait(commands: &mut mpsc::Receiver<Command>, left: Duration, shutdown: &CancellationToken) -> Waited {
+    tokio::runtime::Handle::current().block_on(async {
+        tokio::select! {
+            command = commands.recv() => command.map_or(Waited::Ended, Waited::For),
+            () = tokio::time::sleep(left) => Waited::TimedOut,
+            () = shutdown.cancelled() => Waited::Ended,
+        }
+    })
+}
+
+/// Puts everything back with no agent running, for `weir-agent release`.
+///
+/// # Errors
+/// The node could not be looked at.
+pub fn release(
+    kernel: Arc<dyn Kernel>,
+    ledger: Ledger,
+    sources: &Sources,
+) -> std::io::Result<Vec<crate::enforce::Released>> {
+    let devices = DeviceSnapshot::take(sources, &[], &[])?;
+    let workloads = WorkloadSnapshot::take(&kernel.root(), kernel.version())?;
+    Ok(Enforcer::new(kernel, ledger).release_all(&devices, &workloads))
+}
