@@ -1,2 +1,29 @@
-//! x
-fn main() {}
+//! weirctl: Weir's command line. Wiring only.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
+
+mod args;
+mod client;
+mod commands;
+mod failure;
+mod manifest;
+mod names;
+mod print;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match commands::run(args::Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let text = failure.text();
+            if !text.is_empty() {
+                eprintln!("weirctl: {text}");
+            }
+            ExitCode::from(failure.code())
+        }
+    }
+}

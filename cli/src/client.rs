@@ -1,0 +1,121 @@
+//! The connection to a controller, and the calls that several commands make.
+
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+use weir_proto::v1::{self, fleet_service_client::FleetServiceClient, intent_service_client::IntentServiceClient};
+
+use crate::failure::Failure;
+
+/// Longest time for a connection, and for a single answer.
+const CONNECT: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(20);
+const PAGE: i32 = 500;
+/// Largest answer, bytes.
+const MAX_MESSAGE: usize = 64 * 1024 * 1024;
+
+/// Clients of one controller.
+pub struct Client {
+    /// Intents.
+    pub intents: IntentServiceClient<Channel>,
+    /// Fleet.
+    pub fleet: FleetServiceClient<Channel>,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The address is none, or nobody answers there.
+    pub async fn connect(server: &str) -> Result<Client, Failure> {
+        let address = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+        if !address.starts_with("http://") {
+            return Err(Failure::Usage(format!(
+                "`{server}`: the address must begin with http:// (there is no TLS yet)"
+            )));
+        }
+        let endpoint = Endpoint::from_shared(address.clone())
+            .map_err(|error| Failure::Usage(format!("`{server}` is no address: {error}")))?
+            .connect_timeout(CONNECT)
+            .timeout(ANSWER);
+        let channel = endpoint.connect().await.map_err(|error| {
+            let mut text = format!("cannot reach a controller at {address}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(error) = cause {
+                text = format!("{text}: {error}");
+                cause = error.source();
+            }
+            Failure::Unreachable(text)
+        })?;
+        Ok(Client {
+            intents: IntentServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
+            fleet: FleetServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+        })
+    }
+
+    /// One intent.
+    ///
+    /// # Errors
+    /// The controller's.
+    pub async fn intent(&mut self, name: &str) -> Result<v1::Intent, tonic::Status> {
+        Ok(self.intents.get_intent(v1::GetIntentRequest { name: name.to_owned() }).await?.into_inner())
+    }
+
+    /// All intents of a project.
+    ///
+    /// # Errors
+    /// The controller's.
+    pub async fn all_intents(&mut self, project: &str) -> Result<Vec<v1::Intent>, tonic::Status> {
+        let mut request =
+            v1::ListIntentsRequest { parent: format!("projects/{project}"), page_size: PAGE, ..Default::default() };
+        let mut all = Vec::new();
+        loop {
+            let page = self.intents.list_intents(request.clone()).await?.into_inner();
+            all.extend(page.intents);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    /// All nodes, and the fleet's directive.
+    ///
+    /// # Errors
+    /// The controller's.
+    pub async fn all_nodes(&mut self) -> Result<(Vec<v1::Node>, v1::Directive), tonic::Status> {
+        let mut request = v1::ListNodesRequest { page_size: PAGE, ..Default::default() };
+        let mut all = Vec::new();
+        loop {
+            let page = self.fleet.list_nodes(request.clone()).await?.into_inner();
+            let directive = page.fleet_directive();
+            all.extend(page.nodes);
+            if page.next_page_token.is_empty() {
+                return Ok((all, directive));
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    /// Reports of intents on nodes; empty names mean all.
+    ///
+    /// # Errors
+    /// The controller's.
+    pub async fn statuses(&mut self, intent: &str, node: &str) -> Result<Vec<v1::IntentNodeStatus>, tonic::Status> {
+        let mut request = v1::ListIntentNodeStatusesRequest {
+            intent: intent.to_owned(),
+            node: node.to_owned(),
+            page_size: PAGE,
+            ..Default::default()
+        };
+        let mut all = Vec::new();
+        loop {
+            let page = self.fleet.list_intent_node_statuses(request.clone()).await?.into_inner();
+            all.extend(page.statuses);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+}

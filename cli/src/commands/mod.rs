@@ -1,0 +1,71 @@
+//! What each command does.
+
+mod apply;
+mod delete;
+mod describe;
+mod explain;
+mod get;
+mod nodes;
+mod wait;
+mod watch;
+
+use clap::CommandFactory as _;
+
+use crate::{
+    args::{Cli, Command, Describe, Get},
+    client::Client,
+    failure::Failure,
+    print,
+};
+
+/// Runs a command.
+///
+/// # Errors
+/// What went wrong.
+pub async fn run(cli: Cli) -> Result<(), Failure> {
+    let Cli { server, project, output, command } = cli;
+    match command {
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "weirctl", &mut script);
+            return print::line(String::from_utf8_lossy(&script).trim_end());
+        }
+        Command::Version => return print::line(&format!("weirctl {}", env!("CARGO_PKG_VERSION"))),
+        // Manifests are checked before anybody is asked.
+        Command::Apply(apply) => {
+            let documents = crate::manifest::read(&apply.files, &project)?;
+            let mut client = Client::connect(&server).await?;
+            return apply::run(&mut client, documents, &apply, output).await;
+        }
+        Command::Delete(delete) => {
+            let names = delete::names(&delete, &project)?;
+            let mut client = Client::connect(&server).await?;
+            return delete::run(&mut client, names, &delete).await;
+        }
+        _ => {}
+    }
+    let mut client = Client::connect(&server).await?;
+    match command {
+        Command::Get { what: Get::Intents { name: Some(name) } } => {
+            get::intent(&mut client, &name, &project, output).await
+        }
+        Command::Get { what: Get::Intents { name: None } } => get::intents(&mut client, &project, output).await,
+        Command::Get { what: Get::Nodes { name: Some(name) } } => get::node(&mut client, &name, output).await,
+        Command::Get { what: Get::Nodes { name: None } } | Command::Nodes => get::nodes(&mut client, output).await,
+        Command::Get { what: Get::Devices { node } } => get::devices(&mut client, &node, output).await,
+        Command::Get { what: Get::Workloads { node, cgroup } } => {
+            get::workloads(&mut client, &node, cgroup, output).await
+        }
+        Command::Describe { what: Describe::Intent { name } } => {
+            describe::intent(&mut client, &name, &project, output).await
+        }
+        Command::Describe { what: Describe::Node { name } } => describe::node(&mut client, &name, output).await,
+        Command::Explain(explain) => explain::run(&mut client, explain, &project, output).await,
+        Command::Watch(watch) => watch::run(&mut client, watch, &project, output).await,
+        Command::Pause(target) => nodes::pause(&mut client, &target).await,
+        Command::Resume(target) => nodes::resume(&mut client, &target).await,
+        Command::Release(release) => nodes::release(&mut client, &release).await,
+        Command::Forget { node } => nodes::forget(&mut client, &node).await,
+        Command::Apply(_) | Command::Delete(_) | Command::Completions { .. } | Command::Version => Ok(()),
+    }
+}

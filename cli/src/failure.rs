@@ -1,0 +1,134 @@
+//! What can go wrong, as a person reads it, and the exit code that scripts read.
+
+use std::fmt::Write as _;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+/// A failed command.
+#[derive(Debug)]
+pub enum Failure {
+    /// A manifest cannot be understood; the text says where.
+    Manifest(String),
+    /// The controller refused; where its words concern a manifest, they were put beside its lines already.
+    Refused(Box<Status>, Option<String>),
+    /// The controller cannot be reached.
+    Unreachable(String),
+    /// Waited, and nodes failed.
+    NodesFailed(String),
+    /// Waited, and the time was up.
+    TimedOut(String),
+    /// Wrong usage that the command line's parser does not see.
+    Usage(String),
+    /// Anything else.
+    Other(String),
+    /// Standard output was closed by whoever read it.
+    OutputClosed,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure::Refused(Box::new(status), None)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            Failure::OutputClosed
+        } else {
+            Failure::Other(error.to_string())
+        }
+    }
+}
+
+impl Failure {
+    /// The exit code; see `args::EXIT_CODES`.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::OutputClosed => 0,
+            Failure::Other(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Manifest(_) => 3,
+            Failure::Unreachable(_) => 6,
+            Failure::NodesFailed(_) => 7,
+            Failure::TimedOut(_) => 8,
+            Failure::Refused(status, _) => match status.code() {
+                Code::InvalidArgument | Code::OutOfRange => 3,
+                Code::NotFound => 4,
+                Code::AlreadyExists | Code::Aborted | Code::FailedPrecondition => 5,
+                Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => 6,
+                _ => 1,
+            },
+        }
+    }
+
+    /// For standard error.
+    pub fn text(&self) -> String {
+        match self {
+            Failure::OutputClosed => String::new(),
+            Failure::Manifest(text)
+            | Failure::NodesFailed(text)
+            | Failure::TimedOut(text)
+            | Failure::Usage(text)
+            | Failure::Other(text) => text.clone(),
+            Failure::Unreachable(text) => {
+                format!("{text}\nhint: is a controller running there? Another address: --server, or WEIR_SERVER")
+            }
+            Failure::Refused(status, located) => refused(status, located.as_deref()),
+        }
+    }
+}
+
+fn refused(status: &Status, located: Option<&str>) -> String {
+    let mut text = format!("{}: {}", code_name(status.code()), status.message());
+    let details = status.get_error_details();
+    // Writing to a String does not fail.
+    if let Some(located) = located {
+        let _infallible = write!(text, "\n{located}");
+    } else if let Some(bad) = details.bad_request() {
+        for violation in &bad.field_violations {
+            let _infallible = write!(text, "\n  {}: {}", violation.field, violation.description);
+        }
+    }
+    if let Some(info) = details.error_info() {
+        for (key, value) in &info.metadata {
+            let _infallible = write!(text, "\n  {key}: {value}");
+        }
+    }
+    if let Some(delay) = details.retry_info().and_then(|info| info.retry_delay) {
+        let _infallible = write!(text, "\n  retry in {delay:?}");
+    }
+    let hint = match status.code() {
+        Code::Aborted => "it was changed meanwhile: look at it (weirctl get -o yaml), and apply again",
+        Code::AlreadyExists => {
+            "an intent with this name exists, or is still being deleted (weirctl describe intent NAME)"
+        }
+        Code::Unavailable => "the controller, or the node's agent, cannot be reached at present",
+        _ => return text,
+    };
+    format!("{text}\nhint: {hint}")
+}
+
+/// The name of a code as the protocol has it.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,125 @@
+//! What weirctl alone understands, turned into the contract's own form: amounts with units, short enum values, short names,
+//! `kind` and `apiVersion`.
+
+use super::{
+    Problem,
+    tree::{Node, Place, Value},
+    units::{self, Amount},
+};
+
+/// Enum fields and the prefix of their values in the contract.
+const ENUMS: [(&[&str], &str); 3] =
+    [(&["mode"], "MODE_"), (&["scope"], "SCOPE_"), (&["controls", "readahead", "mode"], "READAHEAD_MODE_")];
+
+/// Expands a whole document.
+///
+/// # Errors
+/// The first thing that is no short form of anything.
+pub fn expand(document: &mut Node, project: &str) -> Result<(), Problem> {
+    frame(document)?;
+    if let Some(Node { value: Value::Text(name), .. }) = document.get_mut("name")
+        && !name.contains('/')
+    {
+        *name = crate::names::intent(name, project);
+    }
+    let Some(spec) = document.get_mut("spec") else { return Ok(()) };
+    for (path, prefix) in ENUMS {
+        let field = path.iter().try_fold(&mut *spec, |node, key| node.get_mut(key));
+        if let Some(field) = field {
+            enum_value(field, prefix);
+        }
+    }
+    for selector in ["any_of", "exclude"] {
+        each(spec, "devices", selector, |term| list_of_enums(term, "kinds", "DEVICE_KIND_"));
+        each(spec, "workloads", selector, |term| list_of_enums(term, "qos_classes", "QOS_CLASS_"));
+    }
+    if let Some(limits) = spec.get_mut("controls").and_then(|controls| controls.get_mut("limits")) {
+        for key in ["rbps", "wbps"] {
+            limit(limits, key, true)?;
+        }
+        for key in ["riops", "wiops"] {
+            limit(limits, key, false)?;
+        }
+    }
+    if let Some(controls) = spec.get_mut("controls")
+        && let Some(weight) = controls.get_mut("weight")
+        && matches!(weight.value, Value::Number(_))
+    {
+        *weight = wrapped("weight", weight.clone());
+    }
+    Ok(())
+}
+
+/// Takes out `kind` and `apiVersion`, which other tools expect and the contract does not have.
+fn frame(document: &mut Node) -> Result<(), Problem> {
+    let Value::Map(entries) = &mut document.value else {
+        return Err(Problem { place: document.place, message: "a document is a map with `name` and `spec`".into() });
+    };
+    for (key, at, node) in entries.iter() {
+        let expected = match key.as_str() {
+            "kind" => "Intent",
+            "apiVersion" => "weir/v1",
+            _ => continue,
+        };
+        if !matches!(&node.value, Value::Text(text) if text == expected) {
+            return Err(Problem { place: *at, message: format!("`{key}` can only be `{expected}`") });
+        }
+    }
+    entries.retain(|(key, _, _)| key != "kind" && key != "apiVersion");
+    Ok(())
+}
+
+fn each(spec: &mut Node, selector: &str, list: &str, change: impl Fn(&mut Node)) {
+    if let Some(Node { value: Value::List(terms), .. }) =
+        spec.get_mut(selector).and_then(|selector| selector.get_mut(list))
+    {
+        terms.iter_mut().for_each(change);
+    }
+}
+
+fn list_of_enums(term: &mut Node, field: &str, prefix: &str) {
+    if let Some(Node { value: Value::List(values), .. }) = term.get_mut(field) {
+        values.iter_mut().for_each(|value| enum_value(value, prefix));
+    }
+}
+
+fn enum_value(node: &mut Node, prefix: &str) {
+    if let Value::Text(text) = &mut node.value
+        && !text.starts_with(prefix)
+    {
+        *text = format!("{prefix}{}", text.to_ascii_uppercase());
+    }
+}
+
+fn wrapped(key: &str, node: Node) -> Node {
+    Node { place: node.place, value: Value::Map(vec![(key.to_owned(), Place::default(), node)]) }
+}
+
+/// A limit in its short form; the contract's own form is left alone.
+fn limit(limits: &mut Node, key: &str, bytes: bool) -> Result<(), Problem> {
+    let Some(node) = limits.get_mut(key) else { return Ok(()) };
+    let place = node.place;
+    let problem = |message: String| Problem { place, message: format!("{key}: {message}") };
+    let amount = match &node.value {
+        Value::Map(_) => return Ok(()),
+        Value::Text(text) => units::parse(text, bytes).map_err(problem)?,
+        Value::Number(number) => Amount::Value(number.as_i64().ok_or_else(|| {
+            problem(format!("`{number}` is no whole number per second up to 2^63-1; write it out, or with a unit"))
+        })?),
+        Value::Null | Value::Bool(_) | Value::List(_) => {
+            return Err(problem("an amount such as 10MiB, a percentage, or `unlimited` is expected".to_owned()));
+        }
+    };
+    let (field, value) = match amount {
+        Amount::Value(value) => {
+            (if bytes { "bytesPerSecond" } else { "operationsPerSecond" }, Value::Text(value.to_string()))
+        }
+        Amount::Percent(percent) => {
+            let number = serde_json::Number::from_f64(percent).ok_or_else(|| problem("no percentage".to_owned()))?;
+            ("percentOfCapacity", Value::Number(number))
+        }
+        Amount::Unlimited => ("unlimited", Value::Bool(true)),
+    };
+    *node = wrapped(field, Node { place, value });
+    Ok(())
+}

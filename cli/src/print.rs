@@ -1,0 +1,46 @@
+//! Printing: tables for people, canonical JSON and YAML for programs. Everything goes through here, so that a reader that
+//! closes the pipe ends the command quietly.
+
+use std::io::Write as _;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::{args::Output, failure::Failure};
+
+/// Prints text and a line's end.
+///
+/// # Errors
+/// Standard output is closed.
+pub fn line(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a value as JSON or YAML; `false` where a table is wanted.
+///
+/// # Errors
+/// It cannot be printed.
+pub fn structured<T: Serialize>(value: &T, output: Output) -> Result<bool, Failure> {
+    let text = match output {
+        Output::Table => return Ok(false),
+        Output::Json => serde_json::to_string_pretty(value).map_err(|error| Failure::Other(error.to_string()))?,
+        Output::Yaml => serde_saphyr::to_string(value).map_err(|error| Failure::Other(error.to_string()))?,
+    };
+    line(text.trim_end())?;
+    Ok(true)
+}
+
+/// A table with a head; rows are as wide as they need to be.
+pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(head.to_vec());
+    for row in rows {
+        table.add_row(row);
+    }
+    let text = table.to_string();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
