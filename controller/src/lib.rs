@@ -1,1 +1,8 @@
-//! x
+//! The controller of Weir: it holds what the fleet's operators want of their disks, tells every node its part, and
+//! answers what became of it.
+//!
+//! Data flows one way: `api` -> `store` -> `plan` -> `session`; reports flow back: `session` -> `status` -> `api`. Only
+//! `api` and `session` know the contract's generated types.
+
+pub mod model;
+pub mod store;

@@ -9,6 +9,8 @@ mod open;
 mod overlay;
 #[cfg(test)]
 mod power_cut;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::{
@@ -17,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{Database, ReadTransaction, ReadableDatabase, StorageBackend, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
 use super::{
