@@ -232,6 +232,12 @@ pub trait Store: Send + Sync + 'static {
     /// Rises when the store is restored or migrated; orders fences before the revision does.
     fn epoch(&self) -> u64;
 
+    /// The present revision.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn revision(&self) -> impl Future<Output = Result<Revision, StoreError>> + Send;
+
     /// One item.
     ///
     /// # Errors

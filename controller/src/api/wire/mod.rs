@@ -5,6 +5,7 @@ mod intent;
 mod intent_to_wire;
 mod node;
 mod report;
+mod rule;
 mod spec;
 
 pub(crate) use intent::{intent_from_wire, intent_status_to_wire, intent_to_wire};
@@ -15,6 +16,7 @@ pub(crate) use report::{
     limit_key_from_wire, measurement_from_wire, rule_status_from_wire, setting_to_wire, status_update_from_wire,
     rule_state_to_wire,
 };
+pub(crate) use rule::rule_to_wire;
 pub(crate) use spec::spec_from_wire;
 
 use weir_proto::Timestamp;

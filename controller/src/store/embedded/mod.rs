@@ -145,6 +145,10 @@ impl Store for EmbeddedStore {
         self.inner.epoch
     }
 
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        self.read(|txn| meta(txn, REVISION).map(Revision)).await
+    }
+
     async fn get(&self, key: &str) -> Result<Option<Item>, StoreError> {
         let key = key.to_owned();
         self.read(move |txn| {
