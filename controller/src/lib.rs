@@ -1,1 +1,16 @@
-//! x
+//! The controller of Weir: it holds what the fleet's operators want of their disks, tells every node its part, and
+//! answers what became of it.
+//!
+//! Data flows one way: `api` -> `store` -> `plan` -> `session`; reports flow back: `session` -> `status` -> `api`. Only
+//! `api` and `session` know the contract's generated types.
+
+pub mod api;
+pub mod catalog;
+pub mod config;
+pub mod controller;
+pub mod leader;
+pub mod model;
+pub mod plan;
+pub mod session;
+pub mod status;
+pub mod store;

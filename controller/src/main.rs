@@ -1,2 +1,49 @@
-//! x
-fn main() {}
+//! weir-controller: wiring only.
+#![allow(clippy::print_stdout, reason = "the line that says where it listens is its interface to scripts")]
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use clap::Parser;
+use weir_common::{
+    tasks::{OnDeath, TaskSet, shutdown_on_signals},
+    telemetry,
+};
+use weir_controller::{
+    api::{Addresses, bind},
+    config::{Config, StoreLocation},
+    controller::{self, Options},
+    session::SessionOptions,
+    store::EmbeddedStore,
+};
+
+/// How long tasks may take to end.
+const GRACE: Duration = Duration::from_millis(1500);
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let Config { listen, store, insecure, keep_revisions, log_format } = Config::parse();
+    telemetry::init(log_format);
+    let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
+    let listener = bind(Addresses { listen, insecure }).await?;
+    let StoreLocation::File(path) = store;
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    let store = EmbeddedStore::open(&path)?;
+
+    let mut tasks = TaskSet::new(shutdown.clone());
+    let watched = store.clone();
+    let ending = shutdown.clone();
+    tasks.spawn("store-writer", OnDeath::EndProcess, async move {
+        tokio::select! {
+            () = watched.failed() => Err("the store cannot be written"),
+            () = ending.cancelled() => Ok(()),
+        }
+    });
+    let options = Options { sessions: SessionOptions::new(shutdown), insecure, keep_revisions };
+    let address = controller::start(Arc::new(store), listener, options, &mut tasks).await?;
+    println!("weir-controller listening on {address}");
+    std::io::stdout().flush().context("writing to standard output")?;
+    tasks.run(GRACE).await.map_err(anyhow::Error::from)
+}

@@ -1,0 +1,17 @@
+//! The gRPC services for people and programs, and how all services are served. Wire <-> model, field violations,
+//! authorization in one layer.
+
+mod authorize;
+mod errors;
+mod fleet;
+mod intents;
+mod mask;
+mod paging;
+mod serve;
+mod views;
+mod watch;
+pub(crate) mod wire;
+
+pub use fleet::FleetApi;
+pub use intents::{IntentApi, MAX_INTENTS};
+pub use serve::{Addresses, ServeError, Serving, bind, serve};

@@ -1,0 +1,75 @@
+//! The controller's flags.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr};
+
+use weir_common::telemetry::LogFormat;
+
+/// Weir's controller: intents in, plans out.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "weir-controller", version)]
+pub struct Config {
+    /// Address to serve on; port 0 takes a free one, which the first line of the output names.
+    #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// The store: the path of a file.
+    #[arg(long, default_value = "/var/lib/weir-controller/store.redb", value_name = "PATH")]
+    pub store: StoreLocation,
+    /// Permit an address that is not loopback, although there is no TLS: whoever reaches it can change limits.
+    #[arg(long)]
+    pub insecure: bool,
+    /// Revisions for which watches can resume.
+    #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub keep_revisions: u64,
+    /// Form of the log lines on standard error: text or json.
+    #[arg(long, default_value = "text", value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// Where desired state lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreLocation {
+    /// A file of this machine.
+    File(PathBuf),
+}
+
+impl FromStr for StoreLocation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("etcd://") {
+            return Err("this controller was built without etcd; give the path of a file".to_owned());
+        }
+        if text.is_empty() || text.ends_with('/') || text.contains("://") {
+            return Err("is no path of a file".to_owned());
+        }
+        Ok(StoreLocation::File(text.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn flags_and_defaults() {
+        Config::command().debug_assert();
+        let config = Config::parse_from(["weir-controller"]);
+        assert_eq!(config.listen.to_string(), "127.0.0.1:7420");
+        assert_eq!(config.store, StoreLocation::File("/var/lib/weir-controller/store.redb".into()));
+        assert_eq!((config.insecure, config.keep_revisions, config.log_format), (false, 10_000, LogFormat::Text));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused = |args: &[&str]| {
+            let args = ["weir-controller"].iter().chain(args);
+            Config::try_parse_from(args).unwrap_err().to_string()
+        };
+        assert!(refused(&["--store", "etcd://localhost:2379"]).contains("built without etcd"));
+        assert!(refused(&["--store", "http://x"]).contains("no path"));
+        assert!(refused(&["--keep-revisions", "0"]).contains("0"));
+        assert!(refused(&["--log-format", "xml"]).contains("xml"));
+        assert!(refused(&["--listen", "localhost"]).contains("localhost"));
+    }
+}

@@ -1,0 +1,79 @@
+//! The controller as a whole: its parts and tasks around one store.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tokio::net::TcpListener;
+use weir_common::tasks::{OnDeath, TaskSet};
+
+use crate::{
+    api::{self, Serving},
+    leader,
+    session::{self, Hub, SessionOptions},
+    status::Board,
+    store::{Store, StoreError},
+};
+
+/// What the controller runs with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Times of sessions, and the token that ends everything.
+    pub sessions: SessionOptions,
+    /// Admits other than loopback peers.
+    pub insecure: bool,
+    /// Revisions for which watches can resume.
+    pub keep_revisions: u64,
+}
+
+/// Loads the store and starts serving on the listener; connections are taken when this returns.
+///
+/// # Errors
+/// The store cannot be read.
+pub async fn start<S: Store>(
+    store: Arc<S>,
+    listener: TcpListener,
+    options: Options,
+    tasks: &mut TaskSet,
+) -> Result<SocketAddr, StartError> {
+    let address = listener.local_addr().map_err(StartError::Address)?;
+    let Options { sessions, insecure, keep_revisions } = options;
+    let shutdown = sessions.shutdown.clone();
+    let catalog = session::load(&*store).await?;
+    let from = catalog.revision;
+    tracing::info!(revision = %from, intents = catalog.intents.len(), nodes = catalog.nodes.len(), "the store is loaded");
+    let hub = Arc::new(Hub::new(store.epoch(), catalog));
+    let board = Arc::new(Board::default());
+
+    let following = {
+        let (store, hub, shutdown) = (Arc::clone(&store), Arc::clone(&hub), shutdown.clone());
+        async move {
+            tokio::select! {
+                result = session::follow(store, hub, from) => result,
+                () = shutdown.cancelled() => Ok(()),
+            }
+        }
+    };
+    tasks.spawn("follow-store", OnDeath::EndProcess, following);
+    let leading = {
+        let (store, hub) = (Arc::clone(&store), Arc::clone(&hub));
+        async move {
+            tokio::select! {
+                result = leader::run(store, hub, keep_revisions) => result,
+                () = shutdown.cancelled() => Ok(()),
+            }
+        }
+    };
+    tasks.spawn("leader", OnDeath::EndProcess, leading);
+    tasks.spawn("serve", OnDeath::EndProcess, api::serve(listener, Serving { store, hub, board, sessions, insecure }));
+    Ok(address)
+}
+
+/// The controller cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The listener has no address.
+    #[error("the listener's address is unknown: {0}")]
+    Address(std::io::Error),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

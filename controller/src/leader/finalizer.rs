@@ -1,0 +1,40 @@
+//! Removes intents that are being deleted once no node can hold settings of them.
+
+use std::time::Duration;
+
+use crate::{
+    catalog::intent_key,
+    model::Intent,
+    session::Hub,
+    store::{CommitError, Op, Precondition, Revision, Store, Txn},
+};
+
+/// Looks again at the latest after this long, also where nothing was reported.
+const PERIOD: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(store: &impl Store, hub: &Hub) {
+    let mut changes = hub.changes();
+    loop {
+        changes.mark_unchanged();
+        for intent in hub.deleting() {
+            if hub.holders(&intent).is_empty() {
+                remove(store, &intent).await;
+            }
+        }
+        // Either something happened, or it is time to look again.
+        let _either = tokio::time::timeout(PERIOD, changes.changed()).await;
+    }
+}
+
+async fn remove(store: &impl Store, intent: &Intent) {
+    let key = intent_key(&intent.record.name);
+    let txn = Txn::default()
+        .when(Precondition::ModRevision(key.clone(), Revision(intent.mod_revision)))
+        .then(Op::Delete(key));
+    match store.commit(txn).await {
+        Ok(_) => tracing::info!(intent = %intent.record.name, "gone: no node holds it"),
+        // Changed meanwhile, or gone already: the next picture shows it.
+        Err(CommitError::Conflict { .. }) => {}
+        Err(error) => tracing::warn!(intent = %intent.record.name, %error, "cannot be removed; again later"),
+    }
+}

@@ -1,0 +1,115 @@
+//! Nodes: what is stored of them, and the facts that agents report.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_common::{device::DeviceId, units::Floor};
+
+use super::{Earlier, WallTime};
+
+/// Labels, by key.
+pub type Labels = BTreeMap<String, String>;
+
+/// What is stored of a node. Written only when something of it changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Identity of the agent's ledger.
+    pub uid: String,
+    /// Labels of the last contact.
+    pub labels: Labels,
+    /// Labels before, under which the node may have been given rules that it has not been seen to drop.
+    #[serde(default, skip_serializing_if = "Earlier::is_empty")]
+    pub earlier_labels: Earlier<Labels>,
+    /// Wall clock of the first contact.
+    pub first_seen: WallTime,
+}
+
+/// What agents are told as a whole, ordered by strictness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Directive {
+    /// Enforce the plan.
+    #[default]
+    Active,
+    /// Change nothing.
+    Paused,
+    /// Put everything back, and stay so.
+    Released,
+}
+
+/// Kind of a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// NVMe.
+    Nvme,
+    /// Does not rotate.
+    SataSsd,
+    /// Rotates.
+    SataHdd,
+    /// virtio.
+    Virtio,
+    /// Device mapper.
+    Dm,
+    /// Software RAID.
+    Md,
+    /// Loop.
+    Loop,
+    /// Compressed RAM.
+    Zram,
+    /// Any other.
+    Other,
+}
+
+/// A whole block device of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Kernel name.
+    pub kernel_name: String,
+    /// Identity.
+    pub id: DeviceId,
+    /// Kind.
+    pub kind: DeviceKind,
+    /// Model.
+    pub model: String,
+    /// Serial number.
+    pub serial: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// The kernel's flag.
+    pub rotational: Option<bool>,
+    /// Names below /dev/disk/by-id.
+    pub by_id: Vec<String>,
+    /// Mount points.
+    pub mount_paths: Vec<String>,
+    /// Scheduler.
+    pub scheduler: String,
+    /// KiB.
+    pub read_ahead_kib: Option<u64>,
+    /// Kernel names directly below.
+    pub below: Vec<String>,
+}
+
+/// Version of cgroups that carries the throttle files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// blkio.
+    V1,
+    /// Unified.
+    V2,
+}
+
+/// What an agent knows of its node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeFacts {
+    /// Labels.
+    pub labels: Labels,
+    /// Kernel release.
+    pub kernel_release: String,
+    /// Absent where no throttle files were found.
+    pub cgroup_version: Option<CgroupVersion>,
+    /// Whole block devices.
+    pub devices: Vec<Device>,
+    /// Lowest limits that the node writes.
+    pub floor: Floor,
+}

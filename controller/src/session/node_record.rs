@@ -1,0 +1,126 @@
+//! A node's stored record: written before the node is given a plan, and only where something of it changes.
+
+use std::time::SystemTime;
+
+use crate::{
+    catalog::{RecordError, decode_node, encode, node_key},
+    model::{Earlier, Labels, NodeName, NodeRecord},
+    store::{CommitError, Op, Precondition, Store, StoreError, Txn},
+};
+
+/// Attempts against writers of the same record.
+const ATTEMPTS: usize = 8;
+
+/// A record could not be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RememberError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the record is changed too often by others")]
+    Contended,
+}
+
+/// Makes sure that the store knows this node with this ledger and these labels.
+pub(super) async fn remember(
+    store: &impl Store,
+    node: &NodeName,
+    uid: &str,
+    labels: &Labels,
+    now: SystemTime,
+) -> Result<(), RememberError> {
+    change(store, node, |before| match before {
+        Some(record) if record.uid == uid && record.labels == *labels => None,
+        Some(mut record) if record.uid == uid => {
+            let before = std::mem::replace(&mut record.labels, labels.clone());
+            record.earlier_labels.remember(before);
+            Some(record)
+        }
+        // Another ledger holds nothing of what was given to the one before.
+        other => Some(NodeRecord {
+            uid: uid.to_owned(),
+            labels: labels.clone(),
+            earlier_labels: Earlier::default(),
+            first_seen: other.map_or(now.into(), |record| record.first_seen),
+        }),
+    })
+    .await
+}
+
+/// Forgets earlier labels: the node holds nothing but what its present plan has.
+pub(super) async fn settle(
+    store: &impl Store,
+    node: &NodeName,
+    uid: &str,
+    labels: &Labels,
+) -> Result<(), RememberError> {
+    change(store, node, |before| {
+        let mut record = before.filter(|record| record.uid == uid && record.labels == *labels)?;
+        if record.earlier_labels.is_empty() {
+            return None;
+        }
+        record.earlier_labels = Earlier::default();
+        Some(record)
+    })
+    .await
+}
+
+async fn change(
+    store: &impl Store,
+    node: &NodeName,
+    change: impl Fn(Option<NodeRecord>) -> Option<NodeRecord> + Send,
+) -> Result<(), RememberError> {
+    let key = node_key(node);
+    for _ in 0..ATTEMPTS {
+        let item = store.get(&key).await?;
+        let record = item.as_ref().map(decode_node).transpose()?;
+        let Some(record) = change(record) else { return Ok(()) };
+        let condition = match item {
+            Some(item) => Precondition::ModRevision(key.clone(), item.mod_revision),
+            None => Precondition::Absent(key.clone()),
+        };
+        let txn = Txn::default().when(condition).then(Op::Put(key.clone(), encode(&record)));
+        match store.commit(txn).await {
+            Ok(_) => return Ok(()),
+            Err(CommitError::Store(error)) => return Err(error.into()),
+            Err(CommitError::Conflict { .. } | CommitError::RepeatedKey(_)) => {}
+        }
+    }
+    Err(RememberError::Contended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::EmbeddedStore;
+
+    #[tokio::test]
+    async fn written_only_when_something_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(&directory.path().join("s")).unwrap();
+        let node: NodeName = "n1".parse().unwrap();
+        let (old, new): (Labels, Labels) = ([("a".into(), "1".into())].into(), [("a".into(), "2".into())].into());
+        let revision = async || store.list("").await.unwrap().revision.0;
+        let record = async || decode_node(&store.get(&node_key(&node)).await.unwrap().unwrap()).unwrap();
+        let start = revision().await;
+        let early = SystemTime::UNIX_EPOCH;
+
+        remember(&store, &node, "u1", &old, early).await.unwrap();
+        remember(&store, &node, "u1", &old, SystemTime::now()).await.unwrap();
+        settle(&store, &node, "u1", &old).await.unwrap();
+        assert_eq!(revision().await, start + 1, "a reconnect without change writes nothing");
+
+        remember(&store, &node, "u1", &new, SystemTime::now()).await.unwrap();
+        assert!(record().await.earlier_labels.any(|labels| *labels == old));
+        settle(&store, &node, "u1", &old).await.unwrap();
+        assert!(!record().await.earlier_labels.is_empty(), "not for other labels");
+        settle(&store, &node, "u1", &new).await.unwrap();
+        assert!(record().await.earlier_labels.is_empty());
+
+        remember(&store, &node, "u2", &old, SystemTime::now()).await.unwrap();
+        let last = record().await;
+        assert_eq!((last.uid.as_str(), last.first_seen), ("u2", early.into()));
+        assert!(last.earlier_labels.is_empty());
+    }
+}

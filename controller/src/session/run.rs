@@ -1,0 +1,329 @@
+//! One session from Hello to its end.
+
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+use weir_common::fence::Fence;
+use weir_proto::{CONTRACT_VERSION, v1};
+
+use super::{
+    Hub,
+    attach::{AttachError, Attached},
+    node_record,
+    plan_sync::{AfterNack, NackReason, Push},
+    queries::Open,
+    service::Shared,
+};
+use crate::{
+    api::wire::{
+        ack_from_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
+        rule_to_wire, status_update_from_wire, to_i64, to_u64,
+    },
+    model::{AgentReport, Condition, NodeFacts, NodeName},
+    plan::features,
+    status::{AgentIdentity, Board},
+    store::Store,
+};
+
+type Sender = mpsc::Sender<Result<v1::SessionResponse, Status>>;
+
+/// Longest identity or version that an agent may send, bytes.
+const MAX_IDENTITY: usize = 256;
+/// Most features that an agent may name.
+const MAX_FEATURES: usize = 256;
+
+/// What an agent said of itself, checked.
+struct Hello {
+    node: NodeName,
+    agent: AgentIdentity,
+    fence: Option<Fence>,
+    facts: NodeFacts,
+    facts_generation: u64,
+    settings_held: u32,
+}
+
+fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
+    let v1::AgentHello {
+        node,
+        node_uid,
+        instance,
+        agent_version,
+        contract_version,
+        features,
+        fence,
+        facts,
+        settings_held,
+    } = hello;
+    let node = node.parse().map_err(|error| Status::invalid_argument(format!("hello.node: {error}")))?;
+    for (name, value) in [("node_uid", &node_uid), ("instance", &instance)] {
+        if value.is_empty() || value.len() > MAX_IDENTITY {
+            return Err(Status::invalid_argument(format!("hello.{name} has 1 to {MAX_IDENTITY} bytes")));
+        }
+    }
+    if agent_version.len() > MAX_IDENTITY || features.len() > MAX_FEATURES {
+        return Err(Status::invalid_argument("hello: the version or the list of features is too long"));
+    }
+    if contract_version < 1 {
+        return Err(Status::failed_precondition(format!(
+            "the agent speaks version {contract_version} of the contract, this controller 1 to {CONTRACT_VERSION}"
+        )));
+    }
+    let missing = || Status::invalid_argument("hello.facts: is required");
+    let v1::FactsUpdate { facts_generation, facts } = facts.ok_or_else(missing)?;
+    Ok(Hello {
+        node,
+        agent: AgentIdentity { uid: node_uid, instance, version: agent_version, features },
+        fence: fence.map(fence_from_wire),
+        facts: facts_from_wire(facts.ok_or_else(missing)?),
+        facts_generation: to_u64(facts_generation),
+        settings_held: u32::try_from(settings_held).unwrap_or(0),
+    })
+}
+
+/// Gives the name back however the session ends.
+struct Guard<'a> {
+    hub: &'a Hub,
+    board: &'a Board,
+    node: NodeName,
+    instance: String,
+    id: u64,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.hub.detach(&self.node, self.id) {
+            self.board.disconnected(&self.node, &self.instance);
+            tracing::info!(node = %self.node, "the agent's session ended");
+        }
+    }
+}
+
+/// Runs a session until it ends; the error is for the agent.
+pub(super) async fn run<S: Store>(
+    shared: &Arc<Shared<S>>,
+    mut inbound: Streaming<v1::SessionRequest>,
+    outbound: &Sender,
+) -> Result<(), Status> {
+    let Shared { store, hub, board, options } = &**shared;
+    let first = tokio::select! {
+        first = tokio::time::timeout(options.hello_within, inbound.message()) => first,
+        () = options.shutdown.cancelled() => return Err(shutting_down()),
+    };
+    let first = first.map_err(|_| Status::deadline_exceeded("no Hello"))??;
+    let Some(v1::session_request::Message::Hello(hello)) = first.and_then(|request| request.message) else {
+        return Err(Status::invalid_argument("the first message of a session is Hello"));
+    };
+    let Hello { node, agent, fence, facts, facts_generation, settings_held } = check(hello)?;
+
+    let features = agent.features.iter().cloned().collect();
+    let attached = hub
+        .attach(&node, &agent.uid, &agent.instance, facts.labels.clone(), features)
+        .map_err(|error @ AttachError::NameTaken { .. }| Status::already_exists(error.to_string()))?;
+    let guard = Guard { hub, board, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
+    let uid = agent.uid.clone();
+    node_record::remember(&**store, &node, &uid, &facts.labels, SystemTime::now()).await.map_err(|error| {
+        tracing::error!(%node, %error, "the node's record cannot be stored");
+        Status::unavailable(format!("the node's record cannot be stored: {error}"))
+    })?;
+    tracing::info!(%node, uid, instance = agent.instance, version = agent.version, "the agent connected");
+    let labels = facts.labels.clone();
+    board.connected(&node, agent, facts, settings_held, fence, Instant::now());
+
+    let hello = v1::ControllerHello {
+        controller_version: env!("CARGO_PKG_VERSION").to_owned(),
+        contract_version: CONTRACT_VERSION,
+        features: features::BUILT.iter().map(|&feature| feature.to_owned()).collect(),
+        store_epoch: to_i64(store.epoch()),
+        report_period: Some(duration_to_wire(options.report_period)),
+    };
+    let now = Instant::now();
+    let mut session = Running {
+        shared,
+        node,
+        uid,
+        labels,
+        outbound,
+        open: Open::default(),
+        last_message: now,
+        last_probe: now,
+        retry_at: None,
+    };
+    session.send(v1::session_response::Message::Hello(hello)).await?;
+    hub.activate(&session.node, attached.id, facts_generation, fence);
+    let result = session.serve(attached, &mut inbound).await;
+    drop(guard);
+    result
+}
+
+fn shutting_down() -> Status {
+    Status::unavailable("the controller is shutting down")
+}
+
+struct Running<'a, S> {
+    shared: &'a Arc<Shared<S>>,
+    node: NodeName,
+    uid: String,
+    labels: crate::model::Labels,
+    outbound: &'a Sender,
+    open: Open,
+    last_message: Instant,
+    last_probe: Instant,
+    retry_at: Option<Instant>,
+}
+
+impl<S: Store> Running<'_, S> {
+    async fn serve(
+        &mut self,
+        mut attached: Attached,
+        inbound: &mut Streaming<v1::SessionRequest>,
+    ) -> Result<(), Status> {
+        let options = &self.shared.options;
+        let mut tick = tokio::time::interval(options.probe_after.min(std::time::Duration::from_secs(1)));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = inbound.message() => {
+                    let Some(request) = message? else { return Ok(()) };
+                    self.last_message = Instant::now();
+                    self.shared.board.contact(&self.node, self.last_message);
+                    if let Some(message) = request.message {
+                        self.receive(attached.id, message).await?;
+                    }
+                }
+                () = attached.wake.notified() => {
+                    while let Some(push) = self.shared.hub.next_push(&self.node, attached.id) {
+                        self.push(push).await?;
+                    }
+                }
+                Some(ask) = attached.asks.recv() => {
+                    if let Some(query) = self.open.begin(ask) {
+                        self.send(v1::session_response::Message::Query(query)).await?;
+                    }
+                }
+                _ = tick.tick() => self.look_after(attached.id).await?,
+                () = attached.replaced.cancelled() => {
+                    return Err(Status::aborted("the same agent came back on another stream"));
+                }
+                () = options.shutdown.cancelled() => return Err(shutting_down()),
+            }
+        }
+    }
+
+    async fn send(&self, message: v1::session_response::Message) -> Result<(), Status> {
+        let response = v1::SessionResponse { message: Some(message) };
+        let sent = self.outbound.send_timeout(Ok(response), self.shared.options.send_within).await;
+        sent.map_err(|_| Status::deadline_exceeded("the agent does not take its messages"))
+    }
+
+    async fn push(&self, push: Push) -> Result<(), Status> {
+        use v1::session_response::Message;
+        match push {
+            Push::Whole(sent) => {
+                let fence = Some(fence_to_wire(sent.fence));
+                self.send(Message::Init(v1::Init { fence })).await?;
+                for rule in &sent.plan.rules {
+                    let rule = Some(rule_to_wire(rule));
+                    self.send(Message::InitApply(v1::InitApply { rule })).await?;
+                }
+                let directive = directive_to_wire(sent.directive);
+                self.send(Message::InitDone(v1::InitDone { fence, directive })).await
+            }
+            Push::Delta { from, fence, delta, directive } => {
+                let delta = v1::PlanDelta {
+                    from: Some(fence_to_wire(from)),
+                    fence: Some(fence_to_wire(fence)),
+                    apply: delta.apply.iter().map(rule_to_wire).collect(),
+                    delete: delta.delete,
+                    directive: directive_to_wire(directive),
+                };
+                self.send(Message::Delta(delta)).await
+            }
+        }
+    }
+
+    async fn receive(&mut self, id: u64, message: v1::session_request::Message) -> Result<(), Status> {
+        use v1::session_request::Message;
+        match message {
+            Message::Hello(_) => return Err(Status::invalid_argument("Hello comes once, at the beginning")),
+            Message::Facts(update) => self.facts(id, update).await?,
+            Message::Ack(ack) => self.report(id, ack_from_wire(ack), true).await,
+            Message::Status(update) => self.report(id, status_update_from_wire(update), false).await,
+            Message::Nack(nack) => self.refused(id, nack),
+            Message::Reply(reply) => self.open.reply(reply),
+        }
+        Ok(())
+    }
+
+    async fn facts(&mut self, id: u64, update: v1::FactsUpdate) -> Result<(), Status> {
+        let v1::FactsUpdate { facts_generation, facts } = update;
+        let Some(facts) = facts.map(facts_from_wire) else { return Ok(()) };
+        if facts.labels != self.labels {
+            // Durable before a plan for them is sent, so that nobody forgets what the node may hold.
+            node_record::remember(&*self.shared.store, &self.node, &self.uid, &facts.labels, SystemTime::now())
+                .await
+                .map_err(|error| Status::unavailable(format!("the node's record cannot be stored: {error}")))?;
+            self.labels.clone_from(&facts.labels);
+        }
+        self.shared.hub.facts_changed(&self.node, id, to_u64(facts_generation), facts.labels.clone());
+        self.shared.board.facts(&self.node, facts);
+        Ok(())
+    }
+
+    async fn report(&mut self, id: u64, report: AgentReport, acknowledges: bool) {
+        let Shared { store, hub, board, .. } = &**self.shared;
+        let (held, fence) = (report.uids_held.clone(), report.fence);
+        board.report(&self.node, report, acknowledges, Instant::now());
+        let mut settled = false;
+        match fence {
+            Some(fence) if acknowledges => settled = hub.acknowledged(&self.node, id, fence, &held),
+            _ => hub.held(&self.node, id, &held),
+        }
+        if settled && let Err(error) = node_record::settle(&**store, &self.node, &self.uid, &self.labels).await {
+            // The next acknowledgement tries again.
+            tracing::warn!(node = %self.node, %error, "earlier labels of the node stay remembered");
+        }
+    }
+
+    fn refused(&mut self, id: u64, nack: v1::Nack) {
+        let v1::Nack { fence, reason, message, held } = nack;
+        let known = match reason.as_str() {
+            "LowerFence" => NackReason::LowerFence,
+            "UnexpectedBase" => NackReason::UnexpectedBase,
+            _ => NackReason::Other,
+        };
+        let fence = fence.map(fence_from_wire).unwrap_or_default();
+        let held = held.map_or_else(|| "none".to_owned(), |held| fence_from_wire(held).to_string());
+        tracing::warn!(node = %self.node, %fence, %held, reason, message, "the agent refused a plan");
+        let text = format!("the agent refused the plan {fence}, it holds {held}: {message}");
+        let condition = Condition::holds("PlanRefused", if reason.is_empty() { "Unknown" } else { &reason }, text);
+        match self.shared.hub.refused(&self.node, id, fence, &known, condition) {
+            AfterNack::RetryLater => self.retry_at = Some(Instant::now() + self.shared.options.retry_after),
+            AfterNack::PushAgain | AfterNack::Wait | AfterNack::Ignore => {}
+        }
+    }
+
+    /// Is the agent still there? Is a refused plan to be sent again?
+    async fn look_after(&mut self, id: u64) -> Result<(), Status> {
+        let Shared { hub, board, options, .. } = &**self.shared;
+        let now = Instant::now();
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            hub.retry(&self.node, id);
+        }
+        let heard = board.last_contact(&self.node).map_or(self.last_message, |at| at.max(self.last_message));
+        let silent = now.saturating_duration_since(heard);
+        if silent > options.end_after {
+            return Err(Status::deadline_exceeded(format!("no message for {} s", silent.as_secs())));
+        }
+        if silent >= options.probe_after && now.saturating_duration_since(self.last_probe) >= options.probe_after {
+            self.last_probe = now;
+            let probe = self.open.probe();
+            self.send(v1::session_response::Message::Query(probe)).await?;
+        }
+        Ok(())
+    }
+}

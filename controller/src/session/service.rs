@@ -1,0 +1,134 @@
+//! The gRPC side of sessions: AgentService.
+
+use std::{pin::Pin, sync::Arc, time::{Duration, Instant}};
+
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+use weir_proto::v1::{self, agent_service_server::AgentService};
+
+use super::{Hub, run};
+use crate::{
+    api::wire::measurement_from_wire,
+    model::{Measurement, NodeName},
+    status::Board,
+    store::Store,
+};
+
+/// Messages to an agent that may wait for it.
+const QUEUE: usize = 64;
+
+/// Times of sessions.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// How long a stream may be open without Hello.
+    pub hello_within: Duration,
+    /// After so long without a message the agent is asked whether it is there.
+    pub probe_after: Duration,
+    /// After so long without a message the session ends.
+    pub end_after: Duration,
+    /// How long an agent may take to take a message.
+    pub send_within: Duration,
+    /// When a plan that an agent could not store is sent again.
+    pub retry_after: Duration,
+    /// How often agents report measurements.
+    pub report_period: Duration,
+    /// Ends all sessions.
+    pub shutdown: CancellationToken,
+}
+
+impl SessionOptions {
+    /// The times that the product runs with: a silent agent is stale within 30 s.
+    pub fn new(shutdown: CancellationToken) -> Self {
+        SessionOptions {
+            hello_within: Duration::from_secs(10),
+            probe_after: Duration::from_secs(10),
+            end_after: Duration::from_secs(25),
+            send_within: Duration::from_secs(10),
+            retry_after: Duration::from_secs(5),
+            report_period: Duration::from_secs(2),
+            shutdown,
+        }
+    }
+}
+
+/// AgentService.
+#[derive(Debug)]
+pub struct AgentApi<S> {
+    pub(super) shared: Arc<Shared<S>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared<S> {
+    pub(super) store: Arc<S>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) board: Arc<Board>,
+    pub(super) options: SessionOptions,
+}
+
+impl<S: Store> AgentApi<S> {
+    /// The service over these.
+    pub fn new(store: Arc<S>, hub: Arc<Hub>, board: Arc<Board>, options: SessionOptions) -> Self {
+        AgentApi { shared: Arc::new(Shared { store, hub, board, options }) }
+    }
+}
+
+type Outbound<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl<S: Store> AgentService for AgentApi<S> {
+    type SessionStream = Outbound<v1::SessionResponse>;
+    type ReportMeasurementsStream = Outbound<v1::ReportMeasurementsResponse>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        // The response begins at once: an agent may wait for it before it says Hello. A refusal comes on the stream.
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            if let Err(status) = run::run(&shared, request.into_inner(), &sender).await {
+                let _gone = sender.send_timeout(Err(status), shared.options.send_within).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn report_measurements(
+        &self,
+        request: Request<Streaming<v1::ReportMeasurementsRequest>>,
+    ) -> Result<Response<Self::ReportMeasurementsStream>, Status> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let mut inbound = request.into_inner();
+            let mut received = 0;
+            loop {
+                let batch = tokio::select! {
+                    batch = inbound.message() => batch,
+                    () = shared.options.shutdown.cancelled() => {
+                        let _gone = sender.try_send(Err(Status::unavailable("the controller is shutting down")));
+                        return;
+                    }
+                };
+                let Ok(Some(batch)) = batch else { return };
+                accept(&shared.board, batch);
+                received += 1;
+                // An agent that does not take its receipts sends nothing more.
+                if sender.send(Ok(v1::ReportMeasurementsResponse { received })).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+fn accept(board: &Board, batch: v1::ReportMeasurementsRequest) {
+    let v1::ReportMeasurementsRequest { node, instance, sent_monotonic_ns, measurements } = batch;
+    let Ok(node) = node.parse::<NodeName>() else { return };
+    let rows: Vec<Measurement> = measurements.into_iter().filter_map(measurement_from_wire).collect();
+    board.measured(&node, &instance, sent_monotonic_ns, &rows, Instant::now());
+}

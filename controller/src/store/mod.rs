@@ -1,0 +1,271 @@
+//! Where desired state lives: keys and values under one global revision, changed by compare-and-set and watched without
+//! a gap. A backend is durable before it acknowledges. Users are generic over [`Store`]; every backend passes the suite
+//! in [`conformance`].
+//!
+//! Knows nothing of what the values mean.
+
+pub mod conformance;
+mod embedded;
+mod log_record;
+
+pub use embedded::{EmbeddedStore, OpenError};
+
+use std::{fmt, future::Future};
+
+/// The store's revision: rises by one with every commit that changes something; 1 in an empty store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: Vec<u8>,
+    /// Revision at which the key was created.
+    pub create_revision: Revision,
+    /// Revision at which it was last changed.
+    pub mod_revision: Revision,
+}
+
+/// All items under a prefix, at one revision.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// In the order of their keys (as bytes).
+    pub items: Vec<Item>,
+    /// The store's revision of this answer: a watch after it misses nothing.
+    pub revision: Revision,
+}
+
+/// What must hold for a transaction to take place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Precondition {
+    /// The key does not exist.
+    Absent(String),
+    /// The key exists and was last changed at this revision.
+    ModRevision(String, Revision),
+}
+
+/// A change of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Sets a key.
+    Put(String, Vec<u8>),
+    /// Removes a key; nothing happens where it does not exist.
+    Delete(String),
+}
+
+impl Op {
+    /// The key that it changes.
+    pub fn key(&self) -> &str {
+        match self {
+            Op::Put(key, _) | Op::Delete(key) => key,
+        }
+    }
+}
+
+/// A transaction: all of it, or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// All must hold.
+    pub preconditions: Vec<Precondition>,
+    /// Changes; each key at most once.
+    pub ops: Vec<Op>,
+}
+
+impl Txn {
+    /// Adds a precondition.
+    #[must_use]
+    pub fn when(mut self, precondition: Precondition) -> Self {
+        self.preconditions.push(precondition);
+        self
+    }
+
+    /// Adds a change.
+    #[must_use]
+    pub fn then(mut self, op: Op) -> Self {
+        self.ops.push(op);
+        self
+    }
+}
+
+/// What happened to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was created or changed.
+    Put(Item),
+    /// It was removed.
+    Delete {
+        /// Key.
+        key: String,
+        /// Its last value.
+        previous: Vec<u8>,
+    },
+}
+
+impl Event {
+    /// The key.
+    pub fn key(&self) -> &str {
+        match self {
+            Event::Put(item) => &item.key,
+            Event::Delete { key, .. } => key,
+        }
+    }
+}
+
+/// One commit, as far as a watch sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Revision of the commit.
+    pub revision: Revision,
+    /// Its events under the watched prefix, never empty, in the order of the transaction.
+    pub events: Vec<Event>,
+}
+
+/// The store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The backend failed; whether a commit took place is unknown.
+    #[error("the store failed: {0}")]
+    Backend(String),
+    /// What was read makes no sense.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// The store is shut down, or its writer died.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl StoreError {
+    /// Whether a later attempt may succeed.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            StoreError::Backend(_) | StoreError::Closed => true,
+            StoreError::Damaged(_) => false,
+        }
+    }
+}
+
+/// A transaction did not take place.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// A precondition does not hold.
+    #[error("`{key}` is not as expected, its revision is {}", current.map_or("none".to_owned(), |r| r.to_string()))]
+    Conflict {
+        /// The first key of which that is true.
+        key: String,
+        /// Revision of its last change; `None` where it does not exist.
+        current: Option<Revision>,
+    },
+    /// The transaction changes a key twice.
+    #[error("the transaction changes `{0}` twice")]
+    RepeatedKey(String),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl CommitError {
+    /// Whether the same transaction may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            CommitError::Conflict { .. } | CommitError::RepeatedKey(_) => false,
+            CommitError::Store(error) => error.is_retryable(),
+        }
+    }
+}
+
+/// A watch cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Changes that the watch has not seen are gone: list again.
+    #[error("revisions up to {oldest} are compacted")]
+    Compacted {
+        /// The oldest revision after which a watch can start.
+        oldest: Revision,
+    },
+    /// The revision lies in the future of this store: it is another store's, list again.
+    #[error("the store's revision is only {current}")]
+    Future {
+        /// The store's revision.
+        current: Revision,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl WatchError {
+    /// Whether the same watch may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            WatchError::Compacted { .. } | WatchError::Future { .. } => false,
+            WatchError::Store(error) => error.is_retryable(),
+        }
+    }
+}
+
+/// Changes under a prefix, in the order of revisions, without gap or duplicate.
+pub trait Watch: Send + 'static {
+    /// The next change; waits for it. Nothing is lost when the future is dropped.
+    ///
+    /// # Errors
+    /// See [`WatchError`]; the watch is over then.
+    fn next(&mut self) -> impl Future<Output = Result<Change, WatchError>> + Send;
+
+    /// Everything up to this revision was returned, or was not under the prefix.
+    fn position(&self) -> Revision;
+}
+
+/// A store.
+pub trait Store: Send + Sync + 'static {
+    /// Its watch.
+    type Watch: Watch;
+
+    /// Rises when the store is restored or migrated; orders fences before the revision does.
+    fn epoch(&self) -> u64;
+
+    /// The present revision.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn revision(&self) -> impl Future<Output = Result<Revision, StoreError>> + Send;
+
+    /// One item.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Item>, StoreError>> + Send;
+
+    /// All items whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn list(&self, prefix: &str) -> impl Future<Output = Result<Listing, StoreError>> + Send;
+
+    /// Commits; durable when it returns. The revision is the store's after it: unchanged where the transaction changed
+    /// nothing.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    fn commit(&self, txn: Txn) -> impl Future<Output = Result<Revision, CommitError>> + Send;
+
+    /// Changes under `prefix` with revisions above `after`.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    fn watch(&self, prefix: &str, after: Revision) -> impl Future<Output = Result<Self::Watch, WatchError>> + Send;
+
+    /// Forgets changes below `keep_from`: a watch can then start after `keep_from - 1` at the earliest. Items stay.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn compact(&self, keep_from: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
