@@ -123,7 +123,9 @@ impl<S: Store> IntentApi<S> {
         let txn = Txn::default().when(condition).then(Op::Put(key, encode(&record)));
         match self.store.commit(txn).await {
             Ok(Revision(revision)) => {
-                Ok(Some(Intent { record, create_revision: before.create_revision, mod_revision: revision }))
+                self.hub.caught_up(Revision(revision)).await;
+                let create_revision = before.create_revision;
+                Ok(Some(Intent { record, create_revision, mod_revision: revision }))
             }
             Err(CommitError::Conflict { .. }) => Ok(None),
             Err(error) => Err(errors::commit(&error)),
