@@ -38,9 +38,15 @@ pub async fn run(
         let deadline = tokio::time::Instant::now() + options.wait.timeout;
         for intent in &results {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let nodes = wait::applied(client, &intent.name, left).await?;
+            let status = wait::applied(client, &intent.name, left).await?;
             if output == Output::Table {
-                print::line(&format!("applied {} on {nodes} node(s)", intent.name))?;
+                let idle = status.nodes_matched - status.nodes_applied;
+                let idle = if idle > 0 {
+                    format!("; {idle} more have nothing to apply it to at present (weirctl describe intent)")
+                } else {
+                    String::new()
+                };
+                print::line(&format!("applied {} on {} node(s){idle}", intent.name, status.nodes_applied))?;
             }
         }
     }

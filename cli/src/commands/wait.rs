@@ -13,15 +13,14 @@ const INTERVAL: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// A node refused it, or the time is up; the text says which nodes, and why.
-pub async fn applied(client: &mut Client, name: &str, timeout: Duration) -> Result<i32, Failure> {
+pub async fn applied(client: &mut Client, name: &str, timeout: Duration) -> Result<v1::IntentStatus, Failure> {
     let deadline = Instant::now() + timeout;
     loop {
         let intent = client.intent(name).await?;
         let status = intent.status.unwrap_or_default();
-        let answered = status.nodes_applied + status.nodes_failed;
-        if status.nodes_matched > 0 && answered >= status.nodes_matched {
+        if status.nodes_matched > 0 && status.nodes_pending == 0 {
             return if status.nodes_failed == 0 {
-                Ok(status.nodes_applied)
+                Ok(status)
             } else {
                 Err(Failure::NodesFailed(failing(client, name).await?))
             };
@@ -32,9 +31,7 @@ pub async fn applied(client: &mut Client, name: &str, timeout: Duration) -> Resu
             } else {
                 format!(
                     "{} of {} nodes have not answered ({} out of contact)",
-                    status.nodes_matched - answered,
-                    status.nodes_matched,
-                    status.nodes_stale
+                    status.nodes_pending, status.nodes_matched, status.nodes_stale
                 )
             };
             return Err(Failure::TimedOut(format!("{name}: not applied within {timeout:?}: {waiting}")));
