@@ -72,12 +72,22 @@ async fn one(
         let request = v1::CreateIntentRequest { intent: Some(wanted.clone()), validate_only, ..Default::default() };
         return Ok(("created", client.intents.create_intent(request).await?.into_inner()));
     };
-    if present.delete_time.is_none() && present.spec == wanted.spec && present.labels == wanted.labels {
+    let same = |other: &v1::Intent| present.spec == other.spec && present.labels == other.labels;
+    if present.delete_time.is_none() && same(wanted) {
         return Ok(("unchanged", present));
     }
     // The etag that was just read: a change in between is not overwritten. One in the manifest is the writer's own wish.
-    let etag = if wanted.etag.is_empty() { present.etag } else { wanted.etag.clone() };
+    let etag = if wanted.etag.is_empty() { present.etag.clone() } else { wanted.etag.clone() };
     let intent = v1::Intent { etag, ..wanted.clone() };
-    let request = v1::UpdateIntentRequest { intent: Some(intent), validate_only, ..Default::default() };
+    // The controller fills in defaults: what would be stored tells whether anything changes.
+    let dry = v1::UpdateIntentRequest { intent: Some(intent), validate_only: true, ..Default::default() };
+    let stored = client.intents.update_intent(dry.clone()).await?.into_inner();
+    if same(&stored) {
+        return Ok(("unchanged", present));
+    }
+    if validate_only {
+        return Ok(("updated", stored));
+    }
+    let request = v1::UpdateIntentRequest { validate_only: false, ..dry };
     Ok(("updated", client.intents.update_intent(request).await?.into_inner()))
 }
