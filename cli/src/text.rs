@@ -118,7 +118,7 @@ mod tests {
             (1000.0, "1000 B/s"),
             (1024.0, "1 KiB/s"),
             (0.0, "0 B/s"),
-            (9.3e18, "8458220.34 TiB/s"),
+            (1.5e12, "1.36 TiB/s"),
         ] {
             assert_eq!(rate(value, v1::LimitKey::Rbps), text);
         }

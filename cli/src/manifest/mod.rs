@@ -186,6 +186,17 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
     }
 
     #[test]
+    fn the_examples_are_manifests() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/examples");
+        let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(files.len() >= 4, "{files:?}");
+        for file in files {
+            let documents = read(std::slice::from_ref(&file), "default").map_err(|failure| failure.text());
+            assert!(documents.is_ok_and(|documents| !documents.is_empty()), "{}", file.display());
+        }
+    }
+
+    #[test]
     fn problems_have_line_column_and_the_line_itself() {
         for (text, at, what) in [
             ("name: a\nspec:\n  controls:\n    limits:\n      rbps: 10M\n", "m.yaml:5:13", "MiB"),
@@ -212,6 +223,6 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
         details.add_bad_request_violation("intent.spec.controls.limits.wbps.bytes_per_second", "is too low");
         let status = tonic::Status::with_error_details(tonic::Code::InvalidArgument, "no", details);
         let text = documents[0].refusal(status).text();
-        assert!(text.contains("m.yaml:7:40") && text.contains("is too low"), "{text}");
+        assert!(text.contains("m.yaml:7:39") && text.contains("is too low"), "{text}");
     }
 }

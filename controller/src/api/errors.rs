@@ -108,7 +108,9 @@ pub(super) fn watch(error: &WatchError) -> Status {
         WatchError::Compacted { oldest } => {
             out_of_range(format!("{error}; begin again with resume_revision 0"), *oldest)
         }
-        WatchError::Future { current } => out_of_range(format!("{error}; begin again with resume_revision 0"), *current),
+        WatchError::Future { current } => {
+            out_of_range(format!("{error}; begin again with resume_revision 0"), *current)
+        }
         WatchError::Store(error) => store(error),
     }
 }

@@ -104,9 +104,7 @@ impl<S: Store> FleetService for FleetApi<S> {
         let v1::ListNodesRequest { page_size, page_token } = request.into_inner();
         let size = paging::size(page_size)?;
         let query = ["ListNodes"];
-        let after = paging::after(&query, &page_token)?
-            .map(|after| parse_node("page_token", &after))
-            .transpose()?;
+        let after = paging::after(&query, &page_token)?.map(|after| parse_node("page_token", &after)).transpose()?;
         let mut nodes = self.hub.nodes(after.as_ref(), size + 1);
         let more = nodes.len() > size;
         nodes.truncate(size);

@@ -121,11 +121,9 @@ impl<S: Store> IntentApi<S> {
         let condition = Precondition::ModRevision(key.clone(), Revision(before.mod_revision));
         let txn = Txn::default().when(condition).then(Op::Put(key, encode(&record)));
         match self.store.commit(txn).await {
-            Ok(Revision(revision)) => Ok(Some(Intent {
-                record,
-                create_revision: before.create_revision,
-                mod_revision: revision,
-            })),
+            Ok(Revision(revision)) => {
+                Ok(Some(Intent { record, create_revision: before.create_revision, mod_revision: revision }))
+            }
             Err(CommitError::Conflict { .. }) => Ok(None),
             Err(error) => Err(errors::commit(&error)),
         }
@@ -156,7 +154,10 @@ fn check_features(required: &[String], out: &mut Violations) {
     let at = FieldPath::root("required_features");
     for (i, feature) in required.iter().enumerate() {
         if !features::BUILT.contains(&feature.as_str()) {
-            out.add(&at.index(i), format!("this server has no feature {:?}", feature.chars().take(80).collect::<String>()));
+            out.add(
+                &at.index(i),
+                format!("this server has no feature {:?}", feature.chars().take(80).collect::<String>()),
+            );
         }
     }
 }
@@ -389,8 +390,8 @@ impl<S: Store> IntentService for IntentApi<S> {
     ) -> Result<Response<Self::WatchIntentsStream>, Status> {
         let v1::WatchIntentsRequest { parent, resume_revision } = request.into_inner();
         let prefix = list_prefix(&parent)?;
-        let resume = u64::try_from(resume_revision)
-            .map_err(|_| errors::invalid_field("resume_revision", "is negative"))?;
+        let resume =
+            u64::try_from(resume_revision).map_err(|_| errors::invalid_field("resume_revision", "is negative"))?;
         let permit = Arc::clone(&self.watches)
             .try_acquire_owned()
             .map_err(|_| Status::resource_exhausted(format!("there are {MAX_WATCHES} watches already")))?;

@@ -23,7 +23,12 @@ macro_rules! message {
     };
 }
 
-fn into<T: Default + Clone + PartialEq>(current: &mut Option<T>, new: Option<&T>, rest: &[&str], take: Take<T>) -> bool {
+fn into<T: Default + Clone + PartialEq>(
+    current: &mut Option<T>,
+    new: Option<&T>,
+    rest: &[&str],
+    take: Take<T>,
+) -> bool {
     if rest.is_empty() {
         *current = new.cloned();
         return true;
@@ -58,23 +63,42 @@ macro_rules! rate_limit {
     };
 }
 
-message!(spec, IntentSpec,
+message!(
+    spec,
+    IntentSpec,
     leaves { scope, priority, mode, allow_system, description },
-    messages { nodes: nodes, workloads: workloads, devices: devices, controls: controls });
+    messages { nodes: nodes, workloads: workloads, devices: devices, controls: controls }
+);
 message!(nodes, NodeSelector, leaves { any_of, exclude }, messages {});
 message!(workloads, WorkloadSelector, leaves { any_of, exclude }, messages {});
 message!(devices, DeviceSelector, leaves { any_of, exclude }, messages {});
-message!(controls, Controls, leaves {}, messages {
-    limits: limits, weight: weight, latency_target: latency_target, cpu_latency: cpu_latency, readahead: readahead,
-    accuracy: accuracy
-});
-message!(limits, Limits, leaves {}, messages {
-    rbps: byte_rate_limit, wbps: byte_rate_limit, riops: operation_rate_limit, wiops: operation_rate_limit
-});
+message!(
+    controls,
+    Controls,
+    leaves {},
+    messages {
+        limits: limits,
+        weight: weight,
+        latency_target: latency_target,
+        cpu_latency: cpu_latency,
+        readahead: readahead,
+        accuracy: accuracy
+    }
+);
+message!(
+    limits,
+    Limits,
+    leaves {},
+    messages { rbps: byte_rate_limit, wbps: byte_rate_limit, riops: operation_rate_limit, wiops: operation_rate_limit }
+);
 message!(weight, Weight, leaves { weight }, messages {});
 message!(latency_target, LatencyTarget, leaves { target_us, percentile }, messages {});
-message!(cpu_latency, CpuLatency,
-    leaves { limit_us, idle_timeout_ms, min_hold_ms, cpus, max_active_fraction, allow_polling }, messages {});
+message!(
+    cpu_latency,
+    CpuLatency,
+    leaves { limit_us, idle_timeout_ms, min_hold_ms, cpus, max_active_fraction, allow_polling },
+    messages {}
+);
 message!(readahead, Readahead, leaves { mode, kib, tune_running }, messages {});
 message!(accuracy, Accuracy, leaves { max_error_percent, window_ms, max_stall_ms }, messages {});
 rate_limit!(byte_rate_limit, ByteRateLimit, byte_rate_limit,
@@ -85,12 +109,14 @@ rate_limit!(operation_rate_limit, OperationRateLimit, operation_rate_limit,
 /// Why a path cannot be in a mask.
 fn refuse(path: &str) -> String {
     match path.split('.').next() {
-        Some("spec") => "is no field of the spec that can be named; elements of lists and maps are replaced with the whole",
+        Some("spec") => {
+            "is no field of the spec that can be named; elements of lists and maps are replaced with the whole"
+        }
         Some("labels") => "labels are replaced whole",
         Some("name" | "etag") => "cannot be changed",
-        Some(
-            "uid" | "generation" | "create_revision" | "status" | "create_time" | "update_time" | "delete_time",
-        ) => "is set by the server",
+        Some("uid" | "generation" | "create_revision" | "status" | "create_time" | "update_time" | "delete_time") => {
+            "is set by the server"
+        }
         _ => "is no field of an intent",
     }
     .to_owned()
@@ -144,7 +170,8 @@ mod tests {
 
     #[test]
     fn only_what_is_named_is_taken_over() {
-        let new = r#"{"labels": {"b": "2"}, "spec": {"priority": 9, "controls": {"limits": {"rbps": {"unlimited": true}}}}}"#;
+        let new =
+            r#"{"labels": {"b": "2"}, "spec": {"priority": 9, "controls": {"limits": {"rbps": {"unlimited": true}}}}}"#;
         let one = masked(CURRENT, new, &["spec.controls.limits.rbps"]).unwrap();
         assert_eq!(
             one,
@@ -184,8 +211,18 @@ mod tests {
 
     #[test]
     fn unknown_paths_are_named_all() {
-        let paths = ["spec.nope", "uid", "", "labels.a", "spec.controls.limits.rbps.operations_per_second", "spec.",
-            "spec.nodes.any_of.0", "spec.priority.x", "name", "spec.description"];
+        let paths = [
+            "spec.nope",
+            "uid",
+            "",
+            "labels.a",
+            "spec.controls.limits.rbps.operations_per_second",
+            "spec.",
+            "spec.nodes.any_of.0",
+            "spec.priority.x",
+            "name",
+            "spec.description",
+        ];
         let wrong = masked(CURRENT, "{}", &paths).unwrap_err();
         assert_eq!(wrong.iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
     }

@@ -120,12 +120,8 @@ fn present(epoch: u64, item: &Item) -> Option<v1::Intent> {
 
 /// Only name and uid.
 fn gone(key: &str, previous: &[u8]) -> Option<v1::Intent> {
-    let item = Item {
-        key: key.to_owned(),
-        value: previous.to_vec(),
-        create_revision: Revision(0),
-        mod_revision: Revision(0),
-    };
+    let item =
+        Item { key: key.to_owned(), value: previous.to_vec(), create_revision: Revision(0), mod_revision: Revision(0) };
     let Intent { record, .. } = decode_intent(&item).map_err(|error| errors::record(&error)).ok()?;
     Some(v1::Intent { name: record.name.to_string(), uid: record.uid, ..Default::default() })
 }

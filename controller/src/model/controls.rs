@@ -350,7 +350,8 @@ mod tests {
     fn percentages_and_not_a_number() {
         for bad in [0.0, -1.0, 100.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(wrong(|at, out| assert!(RateLimit::percent(at, bad, out).is_none())).len(), 1, "{bad}");
-            let wrong_percentile = wrong(|at, out| assert_eq!(LatencyTarget::checked(at, 1, bad, out).is_some(), bad == 0.0));
+            let wrong_percentile =
+                wrong(|at, out| assert_eq!(LatencyTarget::checked(at, 1, bad, out).is_some(), bad == 0.0));
             assert_eq!(wrong_percentile.len(), usize::from(bad != 0.0), "{bad}");
         }
         for good in [f64::MIN_POSITIVE, 0.1, 100.0] {

@@ -144,9 +144,7 @@ impl IntentSpec {
             ("readahead", readahead.is_some()),
             ("accuracy", accuracy.is_some()),
         ];
-        controls.extend(
-            given.into_iter().filter(|&(_, given)| given).map(|(name, _)| format!("spec.controls.{name}")),
-        );
+        controls.extend(given.into_iter().filter(|&(_, given)| given).map(|(name, _)| format!("spec.controls.{name}")));
 
         let mut selectors = Vec::new();
         for (list, terms) in [("any_of", &self.workloads.any_of), ("exclude", &self.workloads.exclude)] {

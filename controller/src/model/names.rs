@@ -11,7 +11,9 @@ pub enum NameError {
     #[error("an id has 1 to 63 characters of a-z, 0-9 and `-`, begins with a letter and does not end with `-`")]
     Id,
     /// A node.
-    #[error("a node's name has 1 to 253 characters of a-z, 0-9, `-` and `.`, and begins and ends with a letter or digit")]
+    #[error(
+        "a node's name has 1 to 253 characters of a-z, 0-9, `-` and `.`, and begins and ends with a letter or digit"
+    )]
     Node,
     /// The name of an intent.
     #[error("the name of an intent has the form projects/{{project}}/intents/{{intent}}: {0}")]

@@ -97,8 +97,7 @@ impl NodeTerm {
         check_match_labels(&at.field("match_labels"), &labels, out);
         let empty = names.is_empty() && labels.is_empty();
         check_all(at, all, empty, out);
-        (out.as_slice().len() == before)
-            .then(|| if all { NodeTerm::All } else { NodeTerm::Match { names, labels } })
+        (out.as_slice().len() == before).then_some(if all { NodeTerm::All } else { NodeTerm::Match { names, labels } })
     }
 
     fn matches(&self, name: &str, labels: &Labels) -> bool {
@@ -264,7 +263,7 @@ impl DeviceTerm {
                 check_path(&at.field(name), path, out);
             }
         }
-        (out.as_slice().len() == before).then(|| if all { DeviceTerm::All } else { DeviceTerm::Match(fields) })
+        (out.as_slice().len() == before).then_some(if all { DeviceTerm::All } else { DeviceTerm::Match(fields) })
     }
 
     /// As [`WorkloadTerm::not_built`].
@@ -370,9 +369,7 @@ mod tests {
         assert_eq!(contradiction(names(&["a"])), ["s.exclude[0]"]);
         assert!(
             fields(|at, out| {
-                assert!(
-                    NodeSelector::new(at, vec![Some(NodeTerm::All)], vec![Some(names(&["a"]))], out).is_some()
-                );
+                assert!(NodeSelector::new(at, vec![Some(NodeTerm::All)], vec![Some(names(&["a"]))], out).is_some());
             })
             .is_empty()
         );

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_common::units::LimitKey;
 
 use crate::model::{
-    Condition, ConditionDetail, Controls, DeviceSelector, Intent, IntentName, Labels, Limits, Mode, NodeName, RateLimit,
-    Scope, WorkloadSelector,
+    Condition, ConditionDetail, Controls, DeviceSelector, Intent, IntentName, Labels, Limits, Mode, NodeName,
+    RateLimit, Scope, WorkloadSelector,
 };
 
 /// What a plan depends on of a node.

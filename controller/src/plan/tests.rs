@@ -56,8 +56,7 @@ fn ids(plan: &Plan) -> Vec<(&str, u32)> {
 
 #[test]
 fn ranked_by_priority_and_equal_ones_share_a_rank() {
-    let intents =
-        [intent("a", 5, &["n*"]), intent("b", -1, &["n1"]), intent("c", 5, &["n1"]), intent("d", 9, &["n2"])];
+    let intents = [intent("a", 5, &["n*"]), intent("b", -1, &["n1"]), intent("c", 5, &["n1"]), intent("d", 9, &["n2"])];
     let plan = plan(&intents, &node("n1", &features::BUILT));
     assert_eq!(ids(&plan), [("a", 0), ("c", 0), ("b", 1)]);
 }
@@ -91,17 +90,11 @@ fn what_is_not_built_is_left_out_and_the_rest_applies() {
     let limits = mixed.record.spec.controls.limits.unwrap();
     mixed.record.spec.controls.limits =
         Some(limits.with(LimitKey::Wbps, Some(RateLimit::PercentOfCapacity(Ratio(10.0)))));
-    mixed.record.spec.controls.readahead = Some(crate::model::Readahead {
-        mode: crate::model::ReadaheadMode::Auto,
-        kib: 0,
-        tune_running: false,
-    });
+    mixed.record.spec.controls.readahead =
+        Some(crate::model::Readahead { mode: crate::model::ReadaheadMode::Auto, kib: 0, tune_running: false });
     let plan = plan([&mixed], &node("n1", &features::BUILT));
     assert_eq!(plan.rules[0].controls, Controls { limits: Some(limits), ..Controls::default() });
-    assert_eq!(
-        plan.withheld[0].fields,
-        ["spec.controls.limits.wbps.percent_of_capacity", "spec.controls.readahead"]
-    );
+    assert_eq!(plan.withheld[0].fields, ["spec.controls.limits.wbps.percent_of_capacity", "spec.controls.readahead"]);
     assert!(!plan.withheld[0].whole);
     assert_eq!(plan.withheld[0].condition().kind, "NotImplemented");
 }
@@ -122,7 +115,11 @@ fn a_difference_leads_from_one_plan_to_the_other() {
 fn some_intents() -> impl Strategy<Value = Vec<Intent>> {
     let one = (-2..2i32, prop_oneof![Just("n1"), Just("n2"), Just("n*")]);
     proptest::collection::vec(one, 0..8).prop_map(|parts| {
-        parts.into_iter().enumerate().map(|(i, (priority, nodes))| intent(&format!("i{i}"), priority, &[nodes])).collect()
+        parts
+            .into_iter()
+            .enumerate()
+            .map(|(i, (priority, nodes))| intent(&format!("i{i}"), priority, &[nodes]))
+            .collect()
     })
 }
 

@@ -60,8 +60,7 @@ impl Hub {
         let id = inner.next_session;
         inner.next_session += 1;
         let (sender, asks) = mpsc::channel(ASKS);
-        let attached =
-            Attached { id, wake: Arc::new(Notify::new()), replaced: CancellationToken::new(), asks };
+        let attached = Attached { id, wake: Arc::new(Notify::new()), replaced: CancellationToken::new(), asks };
         let session = Session {
             id,
             uid: uid.to_owned(),

@@ -351,7 +351,9 @@ impl Inner {
         for (node, session) in &mut self.sessions {
             let matching = intent.filter(|intent| plan::matches(intent, node, &session.labels));
             let touched = match matching {
-                Some(intent) => session.matching.insert(name.clone(), Arc::clone(intent)).is_none_or(|old| old != *intent),
+                Some(intent) => {
+                    session.matching.insert(name.clone(), Arc::clone(intent)).is_none_or(|old| old != *intent)
+                }
                 None => session.matching.remove(name).is_some(),
             };
             if touched {

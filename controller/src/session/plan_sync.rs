@@ -112,7 +112,9 @@ impl PlanSync {
 
     /// What the agent should have, as of a revision of the store. Whether that is news.
     pub(crate) fn desire(&mut self, revision: u64, plan: Plan, directive: Directive) -> bool {
-        if plan == *self.desired && directive == self.directive {
+        if plan.rules == self.desired.rules && directive == self.directive {
+            // What is withheld may have changed: that is for reports, and is not sent.
+            self.desired = Arc::new(plan);
             return false;
         }
         self.revision = self.revision.max(revision);
@@ -135,7 +137,7 @@ impl PlanSync {
         let settled = self
             .acknowledged
             .as_ref()
-            .is_some_and(|sent| sent.directive == self.directive && sent.plan == self.desired);
+            .is_some_and(|sent| sent.directive == self.directive && sent.plan.rules == self.desired.rules);
         if settled {
             return None;
         }
@@ -219,7 +221,7 @@ impl PlanSync {
 
     /// Whether nothing is on its way and nothing is to be sent.
     pub(crate) fn is_settled(&self) -> bool {
-        self.in_flight.is_none() && self.acknowledged.as_ref().is_some_and(|sent| sent.plan == self.desired)
+        self.in_flight.is_none() && self.acknowledged.as_ref().is_some_and(|sent| sent.plan.rules == self.desired.rules)
     }
 
     /// Uids of all rules that the agent may have, of plans of this session.
@@ -289,7 +291,9 @@ mod tests {
         sync.facts_changed(2);
         assert_eq!(sync.next(), None);
         assert!(sync.desire(100, some_plan(&["a"]), Directive::Paused));
-        assert!(matches!(sync.next(), Some(Push::Delta { directive: Directive::Paused, delta, .. }) if delta == Delta::default()));
+        assert!(
+            matches!(sync.next(), Some(Push::Delta { directive: Directive::Paused, delta, .. }) if delta == Delta::default())
+        );
     }
 
     #[test]

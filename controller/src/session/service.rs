@@ -1,6 +1,10 @@
 //! The gRPC side of sessions: AgentService.
 
-use std::{pin::Pin, sync::Arc, time::{Duration, Instant}};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};

@@ -168,7 +168,11 @@ mod tests {
         all.add(SECOND, &[row(1, 1000, 0, 0)], now);
         assert!(all.achieved(42, device(1), LimitKey::Rbps, now).unwrap_err().contains("one sample"));
         for second in 2..=21 {
-            all.add(second * SECOND + SECOND / 2, &[row(second, 1000 * second, second.min(18), second.max(18) - 18)], now);
+            all.add(
+                second * SECOND + SECOND / 2,
+                &[row(second, 1000 * second, second.min(18), second.max(18) - 18)],
+                now,
+            );
         }
         let later = now + Duration::from_secs(3);
         let achieved = all.achieved(42, device(1), LimitKey::Rbps, later).unwrap();

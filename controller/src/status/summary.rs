@@ -59,8 +59,7 @@ mod tests {
             answer(true, None),
             answer(false, None),
         ]);
-        let expected =
-            IntentSummary { matched: 6, applied: 2, failed: 1, pending: 2, stale: 2, holding: Vec::new() };
+        let expected = IntentSummary { matched: 6, applied: 2, failed: 1, pending: 2, stale: 2, holding: Vec::new() };
         assert_eq!(sum, expected);
     }
 }

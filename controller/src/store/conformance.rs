@@ -1,7 +1,11 @@
 //! What every backend must do, as one suite. A backend's tests call [`all`] with a [`Harness`] that makes stores of it.
 //!
 //! The checks panic with what they found, as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a suite of checks, called by tests alone: a panic is how it fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a suite of checks, called by tests alone: a panic is how it fails"
+)]
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
@@ -243,7 +247,7 @@ async fn watch_survives_dropped_waits(store: &impl Store) {
     let mut watch = store.watch("", start).await.unwrap();
     for i in 0..20u64 {
         // Waits that are given up at any point, before and after the commit.
-        drop(tokio::time::timeout(Duration::from_micros(i * 20), watch.next()).await.err());
+        let _given_up = tokio::time::timeout(Duration::from_micros(i * 20), watch.next()).await;
         if watch.position() == Revision(start.0 + i) {
             store.commit(put("k", &i.to_string())).await.unwrap();
             assert_eq!(next(&mut watch).await.revision, Revision(start.0 + i + 1));
@@ -285,7 +289,7 @@ async fn watch_by_prefix(store: &impl Store) {
     assert_eq!((change.revision, keys), (both, vec!["a/1", "a/2"]), "one commit is one change");
     // Commits elsewhere move the position too, so that a quiet watch can be resumed after compaction.
     let last = store.commit(put("b/3", "")).await.unwrap();
-    drop(tokio::time::timeout(Duration::from_millis(500), watch.next()).await.err());
+    let _quiet = tokio::time::timeout(Duration::from_millis(500), watch.next()).await;
     assert_eq!(watch.position(), last);
 }
 

@@ -37,17 +37,8 @@ pub(crate) fn intent_from_wire(intent: v1::Intent, out: &mut Violations) -> Opti
 /// An intent without its status. `etag` is empty for one that is not stored.
 pub(crate) fn intent_to_wire(intent: &Intent, etag: String) -> v1::Intent {
     let Intent { record, create_revision, mod_revision: _ } = intent;
-    let IntentRecord {
-        name,
-        uid,
-        generation,
-        labels,
-        spec,
-        earlier_nodes: _,
-        create_time,
-        update_time,
-        delete_time,
-    } = record;
+    let IntentRecord { name, uid, generation, labels, spec, earlier_nodes: _, create_time, update_time, delete_time } =
+        record;
     v1::Intent {
         name: name.to_string(),
         uid: uid.clone(),
@@ -63,7 +54,11 @@ pub(crate) fn intent_to_wire(intent: &Intent, etag: String) -> v1::Intent {
     }
 }
 
-pub(crate) fn intent_status_to_wire(deleting: bool, summary: &IntentSummary, conditions: &[Condition]) -> v1::IntentStatus {
+pub(crate) fn intent_status_to_wire(
+    deleting: bool,
+    summary: &IntentSummary,
+    conditions: &[Condition],
+) -> v1::IntentStatus {
     let IntentSummary { matched, applied, failed, pending, stale, holding } = summary;
     let state = if deleting { v1::IntentState::Deleting } else { v1::IntentState::Active };
     v1::IntentStatus {

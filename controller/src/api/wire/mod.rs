@@ -9,12 +9,14 @@ mod rule;
 mod spec;
 
 pub(crate) use intent::{intent_from_wire, intent_status_to_wire, intent_to_wire};
-pub(crate) use intent_to_wire::{controls_to_wire, devices_to_wire, mode_to_wire, scope_to_wire, spec_to_wire, workloads_to_wire};
+pub(crate) use intent_to_wire::{
+    controls_to_wire, devices_to_wire, mode_to_wire, scope_to_wire, spec_to_wire, workloads_to_wire,
+};
 pub(crate) use node::{device_to_wire, directive_to_wire, facts_from_wire, facts_to_wire};
 pub(crate) use report::{
     achieved_to_wire, ack_from_wire, condition_to_wire, device_id_from_wire, fence_from_wire, fence_to_wire,
-    limit_key_from_wire, measurement_from_wire, rule_status_from_wire, setting_to_wire, status_update_from_wire,
-    rule_state_to_wire,
+    limit_key_from_wire, measurement_from_wire, rule_state_to_wire, rule_status_from_wire, setting_to_wire,
+    status_update_from_wire,
 };
 pub(crate) use rule::rule_to_wire;
 pub(crate) use spec::spec_from_wire;

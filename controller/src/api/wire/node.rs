@@ -6,9 +6,7 @@ use weir_proto::v1;
 
 use crate::model::{CgroupVersion, Device, DeviceKind, Directive, NodeFacts};
 
-use super::{
-    device_id_from_wire, intent_to_wire::device_kind_to_wire, spec::device_kind_from_wire, to_i64, to_u64,
-};
+use super::{device_id_from_wire, intent_to_wire::device_kind_to_wire, spec::device_kind_from_wire, to_i64, to_u64};
 
 /// Most devices that are kept of a node.
 const MAX_DEVICES: usize = 4096;

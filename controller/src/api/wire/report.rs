@@ -25,11 +25,7 @@ pub(crate) fn fence_to_wire(fence: Fence) -> v1::Fence {
 
 pub(crate) fn fence_from_wire(fence: v1::Fence) -> Fence {
     let v1::Fence { store_epoch, revision, facts_generation } = fence;
-    Fence {
-        store_epoch: to_u64(store_epoch),
-        revision: to_u64(revision),
-        facts_generation: to_u64(facts_generation),
-    }
+    Fence { store_epoch: to_u64(store_epoch), revision: to_u64(revision), facts_generation: to_u64(facts_generation) }
 }
 
 /// `None` for numbers that no device can have.

@@ -185,8 +185,7 @@ fn device_term(at: &FieldPath, term: v1::DeviceTerm, out: &mut Violations) -> Op
     if !complete && kinds.is_empty() {
         kinds.push(DeviceKind::Other);
     }
-    let fields =
-        DeviceFields { kinds, model, serial, by_id, path, mount_path, volume_claim, pod_root_filesystem };
+    let fields = DeviceFields { kinds, model, serial, by_id, path, mount_path, volume_claim, pod_root_filesystem };
     DeviceTerm::new(at, all, fields, out).filter(|_| complete)
 }
 
@@ -359,15 +358,19 @@ mod tests {
 
     #[test]
     fn all_faults_are_named_at_once() {
-        let (spec, violations) = check(json(
+        let mut wire = json(
             r#"{
             "nodes": {"anyOf": [{}, {"all": true, "names": ["a"]}], "exclude": [{"all": true}]},
-            "workloads": {"anyOf": [{"cgroupPath": "a/../b"}, {"qosClasses": [77]}]},
-            "devices": {"anyOf": [{"path": "sda", "mountPath": "m", "kinds": [0]}]},
+            "workloads": {"anyOf": [{"cgroupPath": "a/../b"}, {"qosClasses": ["QOS_CLASS_GUARANTEED"]}]},
+            "devices": {"anyOf": [{"path": "sda", "mountPath": "m", "kinds": ["DEVICE_KIND_UNSPECIFIED"]}]},
             "controls": {"limits": {"rbps": {"bytesPerSecond": "-1"}, "wbps": {"unlimited": false}, "riops": {}, "wiops": {"operationsPerSecond": "9"}},
                 "weight": {"weight": 0}, "readahead": {"mode": "READAHEAD_MODE_AUTO", "kib": "4"}},
-            "scope": 9, "priority": 1001, "mode": 8}"#,
-        ));
+            "priority": 1001}"#,
+        );
+        // Numbers that the JSON form has no name for.
+        (wire.scope, wire.mode) = (9, 8);
+        wire.workloads.as_mut().unwrap().any_of[1].qos_classes = vec![77];
+        let (spec, violations) = check(wire);
         assert!(spec.is_none());
         let expected = [
             "nodes.any_of[0]",
@@ -405,10 +408,13 @@ mod tests {
         let (_, violations) = check(json(r#"{"nodes": {}, "workloads": {}, "devices": {}, "controls": {}}"#));
         assert_eq!(
             violations,
-            ["nodes.any_of", "workloads.any_of", "devices.any_of", "controls"].map(|name| format!("intent.spec.{name}"))
+            ["nodes.any_of", "workloads.any_of", "devices.any_of", "controls"]
+                .map(|name| format!("intent.spec.{name}"))
         );
-        let (_, violations) = check(json(r#"{"nodes": {"anyOf": [{"all": true}]}, "workloads": {"anyOf": [{"cgroupPath": "/a"}]},
-            "devices": {"anyOf": [{"all": true}]}, "controls": {"limits": {}}}"#));
+        let (_, violations) = check(json(
+            r#"{"nodes": {"anyOf": [{"all": true}]}, "workloads": {"anyOf": [{"cgroupPath": "/a"}]},
+            "devices": {"anyOf": [{"all": true}]}, "controls": {"limits": {}}}"#,
+        ));
         assert_eq!(violations, ["intent.spec.controls.limits"]);
     }
 

@@ -13,11 +13,7 @@ mod power_cut;
 mod tests;
 mod writer;
 
-use std::{
-    collections::VecDeque,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::VecDeque, path::Path, sync::Arc};
 
 use redb::{Database, ReadTransaction, ReadableDatabase, StorageBackend, TableDefinition};
 use tokio::sync::{mpsc, watch};
@@ -77,7 +73,8 @@ impl EmbeddedStore {
     /// # Errors
     /// The storage failed, or holds something else.
     pub fn with_backend(backend: impl StorageBackend) -> Result<Self, StoreError> {
-        let db = open::builder().create_with_backend(backend).map_err(|error| StoreError::Backend(error.to_string()))?;
+        let db =
+            open::builder().create_with_backend(backend).map_err(|error| StoreError::Backend(error.to_string()))?;
         open::initialise(&db)?;
         Self::start(db)
     }

@@ -155,7 +155,7 @@ mod tests {
     proptest! {
         #[test]
         fn as_a_plain_buffer_and_the_file_stays(steps in proptest::collection::vec(step(), 0..12)) {
-            let original: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8 + 1).collect();
+            let original: Vec<u8> = (0..10_000u32).map(|i| u8::try_from(i % 251).unwrap() + 1).collect();
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&original).unwrap();
             let overlay = Overlay::new(file.try_clone().unwrap()).unwrap();
@@ -163,15 +163,15 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Write(at, data) => {
-                        let end = at as usize + data.len();
+                        let end = usize::try_from(at).unwrap() + data.len();
                         prop_assert_eq!(overlay.write(at, &data).is_ok(), end <= model.len());
                         if end <= model.len() {
-                            model[at as usize..end].copy_from_slice(&data);
+                            model[end - data.len()..end].copy_from_slice(&data);
                         }
                     }
                     Step::SetLen(len) => {
                         overlay.set_len(len).unwrap();
-                        model.resize(len as usize, 0);
+                        model.resize(usize::try_from(len).unwrap(), 0);
                     }
                 }
             }

@@ -47,7 +47,7 @@ impl StorageBackend for Dropping {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
         let disk = self.0.lock().unwrap();
-        let start = offset as usize;
+        let start = usize::try_from(offset).unwrap();
         let from = disk.seen.get(start..start + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(from);
         Ok(())
@@ -56,7 +56,7 @@ impl StorageBackend for Dropping {
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
         let mut disk = self.0.lock().unwrap();
         disk.step()?;
-        disk.seen.resize(len as usize, 0);
+        disk.seen.resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
 
@@ -71,7 +71,7 @@ impl StorageBackend for Dropping {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         let mut disk = self.0.lock().unwrap();
         disk.step()?;
-        let start = offset as usize;
+        let start = usize::try_from(offset).unwrap();
         disk.seen[start..start + data.len()].copy_from_slice(data);
         disk.pending.push((start, data.to_vec()));
         Ok(())
@@ -140,8 +140,11 @@ async fn check(content: Vec<u8>, acknowledged: &BTreeMap<Revision, u64>, context
     for (revision, i) in acknowledged {
         let change = watch.next().await.unwrap();
         assert_eq!((change.revision, change.events.len()), (*revision, 2), "{context}");
-        assert!(change.events.iter().all(|event| matches!(event, Event::Put(item)
-            if item.value == i.to_string().into_bytes())), "{context}");
+        assert!(
+            change.events.iter().all(|event| matches!(event, Event::Put(item)
+            if item.value == i.to_string().into_bytes())),
+            "{context}"
+        );
     }
     // And the store goes on.
     assert_eq!(store.commit(pair(99)).await.unwrap().0, listing.revision.0 + 1, "{context}");

@@ -123,9 +123,7 @@ async fn flipped_bits_are_never_a_panic_nor_other_data() {
         std::fs::write(&path, &content).unwrap();
         match EmbeddedStore::open(&path) {
             // Bits of pages that nothing points to do no harm.
-            Ok(store) => assert!(
-                store.list("").await.unwrap().items.iter().all(|item| item.value == [1; 300])
-            ),
+            Ok(store) => assert!(store.list("").await.unwrap().items.iter().all(|item| item.value == [1; 300])),
             Err(error) => {
                 assert!(matches!(error, OpenError::Damaged { .. } | OpenError::NewerFormat { .. }), "{error}");
                 assert!(std::fs::read(&path).unwrap() == content, "the file was changed: {error}");
