@@ -1,7 +1,7 @@
 //! Printing: tables for people, canonical JSON and YAML for programs. Everything goes through here, so that a reader that
 //! closes the pipe ends the command quietly.
 
-use std::io::Write as _;
+use std::{collections::BTreeMap, io::Write as _};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -31,6 +31,32 @@ pub fn structured<T: Serialize>(value: &T, output: Output) -> Result<bool, Failu
     };
     line(text.trim_end())?;
     Ok(true)
+}
+
+/// Prints a list as `{"KEY": [...]}`, also where it is empty.
+///
+/// # Errors
+/// It cannot be printed.
+pub fn list<T: Serialize>(key: &str, items: &[T], output: Output) -> Result<bool, Failure> {
+    structured(&BTreeMap::from([(key, items)]), output)
+}
+
+/// Prints a value as one of a stream: JSON on a line of its own, a YAML document of its own.
+///
+/// # Errors
+/// It cannot be printed.
+pub fn streamed<T: Serialize>(value: &T, output: Output) -> Result<bool, Failure> {
+    match output {
+        Output::Table => Ok(false),
+        Output::Json => {
+            line(&serde_json::to_string(value).map_err(|error| Failure::Other(error.to_string()))?)?;
+            Ok(true)
+        }
+        Output::Yaml => {
+            line("---")?;
+            structured(value, output)
+        }
+    }
 }
 
 /// A table with a head; rows are as wide as they need to be.
