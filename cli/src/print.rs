@@ -19,6 +19,11 @@ pub fn line(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Tells a person something beside the output, on standard error; nobody there to read it is no error.
+pub fn remark(text: &str) {
+    let _nobody_reads = writeln!(std::io::stderr().lock(), "weirctl: {text}");
+}
+
 /// Prints a value as JSON or YAML; `false` where a table is wanted.
 ///
 /// # Errors

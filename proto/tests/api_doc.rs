@@ -50,7 +50,16 @@ fn type_of(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     };
     let repeated = field.label() == Label::Repeated;
     let optional = field.proto3_optional();
-    format!("{}{base}", if repeated { "repeated " } else if optional { "optional " } else { "" })
+    format!(
+        "{}{base}",
+        if repeated {
+            "repeated "
+        } else if optional {
+            "optional "
+        } else {
+            ""
+        }
+    )
 }
 
 fn message(out: &mut String, message: &DescriptorProto, comments: &Comments, path: &[i32]) {
@@ -133,7 +142,10 @@ fn the_reference_is_up_to_date() {
         std::fs::write(&path, &fresh).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == fresh, "docs/api.md is out of date: WEIR_UPDATE=1 cargo test --workspace --release --test api_doc");
+    assert!(
+        written == fresh,
+        "docs/api.md is out of date: WEIR_UPDATE=1 cargo test --workspace --release --test api_doc"
+    );
 }
 
 #[test]

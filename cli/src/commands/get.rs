@@ -86,13 +86,22 @@ fn node_row(node: &v1::Node) -> Vec<String> {
 const NODE_HEAD: [&str; 9] =
     ["NODE", "PHASE", "DIRECTIVE", "SETTINGS", "DEVICES", "CGROUP", "KERNEL", "AGENT", "LAST CONTACT"];
 
+/// What programs get: the nodes, and what the fleet as a whole is told.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeList<'a> {
+    nodes: &'a [v1::Node],
+    fleet_directive: &'static str,
+}
+
 /// All nodes.
 ///
 /// # Errors
 /// The controller's.
 pub async fn nodes(client: &mut Client, output: Output) -> Result<(), Failure> {
     let (nodes, fleet_directive) = client.all_nodes().await?;
-    if print::list("nodes", &nodes, output)? {
+    let list = NodeList { nodes: &nodes, fleet_directive: fleet_directive.as_str_name() };
+    if print::structured(&list, output)? {
         return Ok(());
     }
     if !matches!(fleet_directive, v1::Directive::Unspecified | v1::Directive::Active) {
