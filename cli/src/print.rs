@@ -72,6 +72,10 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     for row in rows {
         table.add_row(row);
     }
+    // Words begin at the line's edge, and two blanks part the columns.
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, 2));
+    });
     let text = table.to_string();
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }

@@ -47,10 +47,10 @@ pub async fn run(client: &mut Client, options: Watch, project: &str, output: Out
             Err(status) => format!("the controller does not answer: {}", status.message()),
         };
         first = false;
-        let seconds = started.elapsed().as_secs_f64().round();
+        let seconds = started.elapsed().as_secs_f64();
         match &mut screen {
-            Some(screen) => screen.draw(&format!("{seconds:>4} s\n{shown}"))?,
-            None if output == Output::Table => print::line(&format!("{seconds:>4} s\n{shown}"))?,
+            Some(screen) => screen.draw(&format!("{seconds:.1} s\n{shown}"))?,
+            None if output == Output::Table => print::line(&format!("{seconds:.1} s\n{shown}"))?,
             // Standard output belongs to the values alone.
             None if !shown.is_empty() => print::remark(&shown),
             None => {}

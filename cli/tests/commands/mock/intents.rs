@@ -79,6 +79,10 @@ impl IntentService for Mock {
         let name = request.into_inner().name;
         let mut intent = state.intents.get(&name).cloned().ok_or_else(|| absent(&name))?;
         if intent.delete_time.is_some() {
+            if state.deleting_looks_refused > 0 {
+                state.deleting_looks_refused -= 1;
+                return Err(Status::unavailable("restarting"));
+            }
             match state.deleted_after {
                 Some(0) => {
                     state.intents.remove(&name);
@@ -131,7 +135,8 @@ impl IntentService for Mock {
         if intent.spec == before.spec && intent.labels == before.labels {
             return Ok(Response::new(before));
         }
-        let after = v1::Intent { generation: before.generation + 1, spec: intent.spec, labels: intent.labels, ..before };
+        let after =
+            v1::Intent { generation: before.generation + 1, spec: intent.spec, labels: intent.labels, ..before };
         Ok(Response::new(store(&mut state, after, validate_only, "update")))
     }
 

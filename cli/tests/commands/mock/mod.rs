@@ -28,6 +28,8 @@ pub struct State {
     pub looks_until: u32,
     /// A deleted intent is gone only after this many looks; `None` keeps it for ever.
     pub deleted_after: Option<u32>,
+    /// So many looks at a deleted intent are answered by UNAVAILABLE first.
+    pub deleting_looks_refused: u32,
     /// Writes so far, without those that only validated.
     pub writes: Vec<String>,
     /// The next calls are refused with these, first one first.
