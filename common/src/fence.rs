@@ -11,7 +11,7 @@ pub struct Fence {
     pub store_epoch: u64,
     /// Revision of the store.
     pub revision: u64,
-    /// Generation of the node's facts within the agent's session.
+    /// Generation of the node's facts; a new session of the agent counts on from the plan that it holds.
     pub facts_generation: u64,
 }
 

@@ -259,3 +259,34 @@ async fn a_watch_begins_with_a_list_and_resumes_without_a_gap() {
     };
     assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
 }
+
+#[tokio::test]
+async fn health_and_reflection_are_served() {
+    use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let controller = Controller::start(directory.path()).await;
+    let mut health = HealthClient::new(controller.channel().await);
+    for service in ["", "weir.v1.IntentService", "weir.v1.FleetService", "weir.v1.AgentService"] {
+        let answer = health.check(HealthCheckRequest { service: service.into() }).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
+    }
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut reflection = ServerReflectionClient::new(controller.channel().await);
+    let mut answers = reflection.server_reflection_info(tokio_stream::iter([request])).await.unwrap().into_inner();
+    let Some(MessageResponse::ListServicesResponse(list)) = answers.message().await.unwrap().unwrap().message_response
+    else {
+        panic!("a list was expected");
+    };
+    let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    for expected in ["weir.v1.IntentService", "weir.v1.FleetService", "weir.v1.AgentService", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|name| name == expected), "{expected} in {names:?}");
+    }
+    controller.stop().await;
+}

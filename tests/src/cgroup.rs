@@ -37,7 +37,8 @@ impl Hierarchy {
                 }
                 v2_without_io = Some(root);
             } else if kind == "cgroup" && options.split(',').any(|o| o == "blkio") {
-                v1 = Some(root);
+                // The first one is the hierarchy; later ones are bind mounts of parts of it.
+                v1.get_or_insert(root);
             }
         }
         if let Some(root) = v1 {

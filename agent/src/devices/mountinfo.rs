@@ -7,6 +7,8 @@ use weir_common::device::DevNum;
 pub struct Mount {
     /// st_dev of files on it; major 0 for file systems without a block device of their own.
     pub device: DevNum,
+    /// The directory of the file system that is mounted; `/` for all of it, another for a bind mount.
+    pub root: String,
     /// Where it is mounted, escapes resolved.
     pub mount_point: String,
     /// Type.
@@ -27,6 +29,7 @@ fn line(line: &str) -> Option<Mount> {
     let separator = fields.iter().skip(6).position(|field| *field == "-")? + 6;
     Some(Mount {
         device: fields.get(2)?.parse().ok()?,
+        root: unescape(fields.get(3)?),
         mount_point: unescape(fields.get(4)?),
         fs_type: (*fields.get(separator + 1)?).to_owned(),
         super_options: fields.get(separator + 3).copied().unwrap_or_default().to_owned(),

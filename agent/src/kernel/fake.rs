@@ -30,14 +30,14 @@ struct FakeCgroup {
     counters: BTreeMap<DevNum, IoCounters>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Injected {
     file_ends_with: String,
     errno: i32,
     times: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     cgroups: BTreeMap<String, FakeCgroup>,
     devices: BTreeSet<DevNum>,
@@ -61,6 +61,11 @@ impl FakeKernel {
         let fake = FakeKernel { version, state: Mutex::default() };
         fake.add_cgroup("/");
         fake
+    }
+
+    /// Another kernel in the same state, for what-if.
+    pub fn duplicate(&self) -> FakeKernel {
+        FakeKernel { version: self.version, state: Mutex::new(self.state().clone()) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -65,16 +65,23 @@ pub fn find(given: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
 
 /// The choice itself, from the text of mountinfo and each v2 root's `cgroup.controllers`.
 fn choose(mountinfo: &str, controllers: impl Fn(&Path) -> String) -> Result<Hierarchy, HierarchyError> {
+    let mut mounts = crate::devices::mountinfo::parse(mountinfo);
+    // A bind mount of one cgroup somewhere is no hierarchy: whole ones come first, then what a container was given.
+    mounts.sort_by_key(|mount| mount.root != "/");
     let mut v1 = None;
     let mut v2_without_io = None;
-    for mount in crate::devices::mountinfo::parse(mountinfo) {
+    for mount in mounts {
         let root = PathBuf::from(&mount.mount_point);
         match mount.fs_type.as_str() {
             "cgroup2" if has_word(&controllers(&root), "io") => {
                 return Ok(Hierarchy { root, version: CgroupVersion::V2 });
             }
-            "cgroup2" => v2_without_io = Some(root),
-            "cgroup" if mount.super_options.split(',').any(|option| option == "blkio") => v1 = Some(root),
+            "cgroup2" => {
+                v2_without_io.get_or_insert(root);
+            }
+            "cgroup" if mount.super_options.split(',').any(|option| option == "blkio") => {
+                v1.get_or_insert(root);
+            }
             _ => {}
         }
     }
@@ -113,6 +120,7 @@ mod tests {
 30 25 0:26 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw
 31 25 0:27 / /sys/fs/cgroup/blkio rw,nosuid - cgroup cgroup rw,blkio
 32 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+33 31 0:27 /a/b /sys/fs/cgroup/blkio/a/b ro - cgroup cgroup rw,blkio
 ";
 
     #[test]

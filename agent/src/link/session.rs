@@ -71,10 +71,11 @@ struct Incoming {
 /// Speaks with the controller behind `channel` until the stream ends.
 pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), SessionError> {
     let (out, queue) = mpsc::channel::<v1::SessionRequest>(QUEUE);
-    let mut facts_generation = 1;
     // Everything up to here goes with the hello.
     let facts = link.facts.borrow_and_update().clone();
     let report = link.reports.borrow_and_update().clone();
+    // The generation is a part of the fence: counting on from the plan held, a new session never makes a lower one.
+    let mut facts_generation = report.fence.map_or(0, |fence| fence.facts_generation) + 1;
     let hello = v1::AgentHello {
         node: link.identity.node.clone(),
         node_uid: link.identity.node_uid.clone(),

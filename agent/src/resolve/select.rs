@@ -28,6 +28,10 @@ pub(super) fn devices<'a>(
     snapshot: &'a DeviceSnapshot,
     findings: &mut Vec<Finding>,
 ) -> Vec<&'a BlockDevice> {
+    if selector.exclude.iter().any(|term| term.not_built) {
+        findings.push(unknown_exception(ConditionType::NoDevice));
+        return Vec::new();
+    }
     for term in &selector.any_of {
         findings.extend(term_findings(term, snapshot));
     }
@@ -44,6 +48,12 @@ pub(super) fn devices<'a>(
         chosen.iter().any(|top| top.kernel_name != device.kernel_name && is_below(device, top, snapshot))
     };
     chosen.iter().filter(|device| !below(device)).copied().collect()
+}
+
+/// An exception that cannot be told is none that may be passed over: the rule would reach more than was meant.
+fn unknown_exception(kind: ConditionType) -> Finding {
+    let message = "an exclude term has a field that is not built yet; until it is, the intent chooses nothing";
+    Finding::holds(kind, "ExcludeNotImplemented", message)
 }
 
 /// Whether `device` lies anywhere below `top`.
@@ -129,6 +139,10 @@ pub(super) fn cgroups<'a>(
     workloads: &'a WorkloadSnapshot,
     findings: &mut Vec<Finding>,
 ) -> Vec<&'a Cgroup> {
+    if rule.workloads.exclude.iter().any(|term| term.not_built) {
+        findings.push(unknown_exception(ConditionType::NoWorkload));
+        return Vec::new();
+    }
     let matched: Vec<&Cgroup> = workloads
         .cgroups
         .values()

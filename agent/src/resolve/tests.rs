@@ -171,11 +171,14 @@ fn what_is_not_built_or_not_known_matches_nothing() {
         any_of: vec![WorkloadTerm { cgroup_path: Some("/a".into()), not_built: true, ..WorkloadTerm::default() }],
         exclude: vec![],
     };
+    let mut except = rule("except", "/a", 100);
+    except.workloads.exclude = vec![WorkloadTerm { not_built: true, ..WorkloadTerm::default() }];
     let mut newer = rule("newer", "/a", 100);
     newer.unsupported = vec!["scope 7".into()];
-    let resolved = resolve(&[pods, newer], &devices(&["7:0"]), &workloads(&[("/a", 1)]), node(V2));
+    let resolved = resolve(&[pods, except, newer], &devices(&["7:0"]), &workloads(&[("/a", 1)]), node(V2));
     assert!(resolved.settings.is_empty());
     assert_eq!(kinds(&resolved, "pods"), [ConditionType::NoWorkload]);
+    assert_eq!(kinds(&resolved, "except"), [ConditionType::NoWorkload], "it would reach more than was meant");
     assert_eq!(kinds(&resolved, "newer"), [ConditionType::UnsupportedByAgent]);
 }
 

@@ -25,9 +25,7 @@ pub async fn all_applied(
     let (mut failed, mut late) = (Vec::new(), Vec::new());
     for name in names {
         match applied(client, name, deadline, timeout).await {
-            Ok(nodes) if output == Output::Table => {
-                print::line(&format!("applied {name} on {nodes} {}", if nodes == 1 { "node" } else { "nodes" }))?;
-            }
+            Ok(status) if output == Output::Table => print::line(&done(name, &status))?,
             Ok(_) => {}
             Err(Failure::NodesFailed(text)) => failed.push(text),
             Err(Failure::TimedOut(text)) => late.push(text),
@@ -43,8 +41,22 @@ pub async fn all_applied(
     }
 }
 
+fn done(name: &str, status: &v1::IntentStatus) -> String {
+    let nodes = |count: i32| format!("{count} {}", if count == 1 { "node" } else { "nodes" });
+    let idle = match status.nodes_matched - status.nodes_applied {
+        ..=0 => String::new(),
+        idle => format!("; {} with nothing to apply it to at present (weirctl describe intent NAME)", nodes(idle)),
+    };
+    format!("applied {name} on {}{idle}", nodes(status.nodes_applied))
+}
+
 /// Waits until every node that an intent matches has applied or refused its present generation.
-async fn applied(client: &mut Client, name: &str, deadline: Instant, timeout: Duration) -> Result<i32, Failure> {
+async fn applied(
+    client: &mut Client,
+    name: &str,
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<v1::IntentStatus, Failure> {
     loop {
         let status = match client.intent(name).await {
             Ok(intent) => intent.status.unwrap_or_default(),
@@ -53,10 +65,9 @@ async fn applied(client: &mut Client, name: &str, deadline: Instant, timeout: Du
                 continue;
             }
         };
-        let answered = status.nodes_applied + status.nodes_failed;
-        if status.nodes_matched > 0 && answered >= status.nodes_matched {
+        if status.nodes_matched > 0 && status.nodes_pending == 0 {
             return if status.nodes_failed == 0 {
-                Ok(status.nodes_applied)
+                Ok(status)
             } else {
                 Err(Failure::NodesFailed(failing(client, name).await?))
             };
@@ -105,9 +116,7 @@ async fn late(
     }
     let mut lines = vec![format!(
         "{name}: not applied within {timeout:?}: {} of {} nodes have not answered ({} out of contact)",
-        status.nodes_matched - status.nodes_applied - status.nodes_failed,
-        status.nodes_matched,
-        status.nodes_stale
+        status.nodes_pending, status.nodes_matched, status.nodes_stale
     )];
     let statuses = client.statuses(name, "").await?;
     let settled = [v1::RuleState::Applied, v1::RuleState::NoMatch];

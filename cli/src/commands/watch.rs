@@ -101,7 +101,12 @@ fn row(intent: &str, node: &str, stale: bool, setting: &v1::SettingStatus) -> Ve
                 Some(limit) => format!("{:+.1} %", (achieved.per_second / limit as f64 - 1.0) * 100.0),
                 None => "-".to_owned(),
             };
-            (text::rate(achieved.per_second, key), error, text::reason(achieved.reason()).to_owned())
+            let unlimited = text::finite(setting.effective.as_ref()).is_none();
+            let why = match achieved.reason() {
+                v1::ShortfallReason::Demand if unlimited => "no limit",
+                reason => text::reason(reason),
+            };
+            (text::rate(achieved.per_second, key), error, why.to_owned())
         }
         None => ("-".to_owned(), "-".to_owned(), setting.achieved_unknown.clone()),
     };

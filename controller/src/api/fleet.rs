@@ -60,6 +60,7 @@ impl<S: Store> FleetApi<S> {
             _ => Op::Put(key, value),
         };
         let revision = self.store.commit(Txn::default().then(op)).await.map_err(|error| errors::commit(&error))?;
+        self.hub.caught_up(revision).await;
         tracing::info!(name, ?directive, %revision, "directive");
         Ok(to_i64(revision.0))
     }
@@ -256,7 +257,8 @@ impl<S: Store> FleetService for FleetApi<S> {
         }
         let condition = Precondition::ModRevision(key.clone(), item.mod_revision);
         let txn = Txn::default().when(condition).then(Op::Delete(key.clone()));
-        self.store.commit(txn).await.map_err(|error| errors::commit(&error))?;
+        let revision = self.store.commit(txn).await.map_err(|error| errors::commit(&error))?;
+        self.hub.caught_up(revision).await;
         if self.hub.is_connected(&node) {
             // It came back at that very moment, and found its record unchanged.
             let restore = Txn::default().when(Precondition::Absent(key.clone())).then(Op::Put(key, item.value));

@@ -107,6 +107,7 @@ impl<S: Store> IntentApi<S> {
         let txn = Txn::default().when(Precondition::Absent(key.clone())).then(Op::Put(key, encode(&record)));
         match self.store.commit(txn).await {
             Ok(Revision(revision)) => {
+                self.hub.caught_up(Revision(revision)).await;
                 tracing::info!(intent = %record.name, uid = record.uid, revision, "created");
                 Ok(self.answer(&Intent { record, create_revision: revision, mod_revision: revision }))
             }
@@ -122,7 +123,9 @@ impl<S: Store> IntentApi<S> {
         let txn = Txn::default().when(condition).then(Op::Put(key, encode(&record)));
         match self.store.commit(txn).await {
             Ok(Revision(revision)) => {
-                Ok(Some(Intent { record, create_revision: before.create_revision, mod_revision: revision }))
+                self.hub.caught_up(Revision(revision)).await;
+                let create_revision = before.create_revision;
+                Ok(Some(Intent { record, create_revision, mod_revision: revision }))
             }
             Err(CommitError::Conflict { .. }) => Ok(None),
             Err(error) => Err(errors::commit(&error)),
@@ -364,6 +367,7 @@ impl<S: Store> IntentService for IntentApi<S> {
                 let condition = Precondition::ModRevision(key.clone(), Revision(before.mod_revision));
                 match self.store.commit(Txn::default().when(condition).then(Op::Delete(key))).await {
                     Ok(Revision(revision)) => {
+                        self.hub.caught_up(Revision(revision)).await;
                         tracing::info!(intent = %name, revision, "removed at once, as was asked");
                         return Ok(Response::new(self.would_be(record, before.create_revision)));
                     }

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -20,8 +21,11 @@ use crate::{
     catalog::{Catalog, RecordError, Touched},
     model::{Condition, Directive, Intent, IntentName, Labels, NodeName, NodeRecord},
     plan::{self, Holding, Plan, Withheld},
-    store::Change,
+    store::{Change, Revision},
 };
+
+/// How long a write waits to be seen in the picture.
+const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// Sessions and the picture of the store.
 #[derive(Debug)]
@@ -105,6 +109,21 @@ impl Hub {
 
     pub(super) fn bump(&self) {
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Waits until the picture has come to a revision that was committed, so that who reads after a write finds it. For a
+    /// second at most: a picture that lags further is still the truth of a moment ago.
+    pub async fn caught_up(&self, revision: Revision) {
+        let mut changes = self.changed.subscribe();
+        let reached = async {
+            while self.lock().catalog.revision < revision {
+                // The sender lives as long as the hub.
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _late = tokio::time::timeout(CATCH_UP, reached).await;
     }
 
     /// Tells of every change that finalizing may depend on.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use crate::{
     catalog::{RecordError, decode_node, encode, node_key},
     model::{Earlier, Labels, NodeName, NodeRecord},
-    store::{CommitError, Op, Precondition, Store, StoreError, Txn},
+    store::{CommitError, Op, Precondition, Revision, Store, StoreError, Txn},
 };
 
 /// Attempts against writers of the same record.
@@ -22,14 +22,14 @@ pub(super) enum RememberError {
     Contended,
 }
 
-/// Makes sure that the store knows this node with this ledger and these labels.
+/// Makes sure that the store knows this node with this ledger and these labels; the revision of the record.
 pub(super) async fn remember(
     store: &impl Store,
     node: &NodeName,
     uid: &str,
     labels: &Labels,
     now: SystemTime,
-) -> Result<(), RememberError> {
+) -> Result<Revision, RememberError> {
     change(store, node, |before| match before {
         Some(record) if record.uid == uid && record.labels == *labels => None,
         Some(mut record) if record.uid == uid => {
@@ -55,34 +55,37 @@ pub(super) async fn settle(
     uid: &str,
     labels: &Labels,
 ) -> Result<(), RememberError> {
-    change(store, node, |before| {
+    let settled = change(store, node, |before| {
         let mut record = before.filter(|record| record.uid == uid && record.labels == *labels)?;
         if record.earlier_labels.is_empty() {
             return None;
         }
         record.earlier_labels = Earlier::default();
         Some(record)
-    })
-    .await
+    });
+    settled.await.map(drop)
 }
 
+/// The revision of the record, changed or not; 0 where there is none.
 async fn change(
     store: &impl Store,
     node: &NodeName,
     change: impl Fn(Option<NodeRecord>) -> Option<NodeRecord> + Send,
-) -> Result<(), RememberError> {
+) -> Result<Revision, RememberError> {
     let key = node_key(node);
     for _ in 0..ATTEMPTS {
         let item = store.get(&key).await?;
         let record = item.as_ref().map(decode_node).transpose()?;
-        let Some(record) = change(record) else { return Ok(()) };
+        let Some(record) = change(record) else {
+            return Ok(item.map_or(Revision(0), |item| item.mod_revision));
+        };
         let condition = match item {
             Some(item) => Precondition::ModRevision(key.clone(), item.mod_revision),
             None => Precondition::Absent(key.clone()),
         };
         let txn = Txn::default().when(condition).then(Op::Put(key.clone(), encode(&record)));
         match store.commit(txn).await {
-            Ok(_) => return Ok(()),
+            Ok(revision) => return Ok(revision),
             Err(CommitError::Store(error)) => return Err(error.into()),
             Err(CommitError::Conflict { .. } | CommitError::RepeatedKey(_)) => {}
         }

@@ -125,10 +125,13 @@ pub(super) async fn run<S: Store>(
         .map_err(|error @ AttachError::NameTaken { .. }| Status::already_exists(error.to_string()))?;
     let guard = Guard { hub, board, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
     let uid = agent.uid.clone();
-    node_record::remember(&**store, &node, &uid, &facts.labels, SystemTime::now()).await.map_err(|error| {
-        tracing::error!(%node, %error, "the node's record cannot be stored");
-        Status::unavailable(format!("the node's record cannot be stored: {error}"))
-    })?;
+    let known_at =
+        node_record::remember(&**store, &node, &uid, &facts.labels, SystemTime::now()).await.map_err(|error| {
+            tracing::error!(%node, %error, "the node's record cannot be stored");
+            Status::unavailable(format!("the node's record cannot be stored: {error}"))
+        })?;
+    // Everybody else is to know the node before it is given anything to hold.
+    hub.caught_up(known_at).await;
     tracing::info!(%node, uid, instance = agent.instance, version = agent.version, "the agent connected");
     let labels = facts.labels.clone();
     board.connected(&node, agent, facts, settings_held, fence, Instant::now());
@@ -263,9 +266,11 @@ impl<S: Store> Running<'_, S> {
         let Some(facts) = facts.map(facts_from_wire) else { return Ok(()) };
         if facts.labels != self.labels {
             // Durable before a plan for them is sent, so that nobody forgets what the node may hold.
-            node_record::remember(&*self.shared.store, &self.node, &self.uid, &facts.labels, SystemTime::now())
-                .await
-                .map_err(|error| Status::unavailable(format!("the node's record cannot be stored: {error}")))?;
+            let known_at =
+                node_record::remember(&*self.shared.store, &self.node, &self.uid, &facts.labels, SystemTime::now())
+                    .await
+                    .map_err(|error| Status::unavailable(format!("the node's record cannot be stored: {error}")))?;
+            self.shared.hub.caught_up(known_at).await;
             self.labels.clone_from(&facts.labels);
         }
         self.shared.hub.facts_changed(&self.node, id, to_u64(facts_generation), facts.labels.clone());

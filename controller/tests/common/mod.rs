@@ -59,7 +59,7 @@ impl Controller {
         tokio::time::timeout(Duration::from_secs(2), self.running).await.expect("within 2 s").unwrap().unwrap();
     }
 
-    async fn channel(&self) -> Channel {
+    pub(crate) async fn channel(&self) -> Channel {
         Channel::from_shared(format!("http://{}", self.address)).unwrap().connect().await.unwrap()
     }
 
