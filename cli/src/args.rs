@@ -106,7 +106,7 @@ pub struct Wait {
 #[derive(Args, Debug)]
 pub struct Apply {
     /// Manifests; `-` is standard input.
-    #[arg(short, long = "file", required = true)]
+    #[arg(short, long = "file", required = true, num_args = 1..)]
     pub files: Vec<PathBuf>,
     /// Have everything checked by the controller, and store nothing.
     #[arg(long)]
@@ -168,7 +168,7 @@ pub struct Delete {
     #[arg(required_unless_present = "files", conflicts_with = "files", num_args = 2.., value_names = ["intent", "NAME"])]
     pub names: Vec<String>,
     /// Delete the intents that manifests name.
-    #[arg(short, long = "file")]
+    #[arg(short, long = "file", num_args = 1..)]
     pub files: Vec<PathBuf>,
     /// Do not wait for nodes that are out of contact: they put back when they return.
     #[arg(long)]

@@ -22,6 +22,8 @@ pub enum Failure {
     Usage(String),
     /// Anything else.
     Other(String),
+    /// Several things failed, one after the other; never empty.
+    Several(Vec<Failure>),
     /// Standard output was closed by whoever read it.
     OutputClosed,
 }
@@ -43,6 +45,17 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
+    /// Nothing where nothing failed; one failure as it is.
+    ///
+    /// # Errors
+    /// What failed.
+    pub fn all(mut failures: Vec<Failure>) -> Result<(), Failure> {
+        match failures.len() {
+            0 | 1 => failures.pop().map_or(Ok(()), Err),
+            _ => Err(Failure::Several(failures)),
+        }
+    }
+
     /// The exit code; see `args::EXIT_CODES`.
     pub fn code(&self) -> u8 {
         match self {
@@ -53,6 +66,7 @@ impl Failure {
             Failure::Unreachable(_) => 6,
             Failure::NodesFailed(_) => 7,
             Failure::TimedOut(_) => 8,
+            Failure::Several(failures) => failures.first().map_or(1, Failure::code),
             Failure::Refused(status, _) => match status.code() {
                 Code::InvalidArgument | Code::OutOfRange => 3,
                 Code::NotFound => 4,
@@ -72,6 +86,7 @@ impl Failure {
             | Failure::TimedOut(text)
             | Failure::Usage(text)
             | Failure::Other(text) => text.clone(),
+            Failure::Several(failures) => failures.iter().map(Failure::text).collect::<Vec<_>>().join("\n"),
             Failure::Unreachable(text) => {
                 format!("{text}\nhint: is a controller running there? Another address: --server, or WEIR_SERVER")
             }
@@ -100,6 +115,8 @@ fn refused(status: &Status, located: Option<&str>) -> String {
         let _infallible = write!(text, "\n  retry in {delay:?}");
     }
     let hint = match status.code() {
+        Code::NotFound => "weirctl get intents and weirctl nodes show what there is; other projects: -p PROJECT",
+        Code::DeadlineExceeded | Code::Cancelled => "the controller did not answer in time; try again",
         Code::Aborted => "it was changed meanwhile: look at it (weirctl get -o yaml), and apply again",
         Code::AlreadyExists => {
             "an intent with this name exists, or is still being deleted (weirctl describe intent NAME)"

@@ -1,5 +1,4 @@
 //! weirctl: Weir's command line. Wiring only.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod args;
 mod client;
@@ -8,6 +7,7 @@ mod failure;
 mod manifest;
 mod names;
 mod print;
+mod screen;
 mod text;
 
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ async fn main() -> ExitCode {
         Err(failure) => {
             let text = failure.text();
             if !text.is_empty() {
-                eprintln!("weirctl: {text}");
+                print::remark(&text);
             }
             ExitCode::from(failure.code())
         }

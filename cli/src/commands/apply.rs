@@ -12,56 +12,76 @@ use crate::{
     print,
 };
 
-/// Applies the documents in order.
+/// Applies the documents in order, after the controller has checked all of them: where one is refused, none is stored.
 ///
 /// # Errors
-/// The first that is refused; those before it are applied.
+/// The first that is refused. One that is refused only when it is stored (changed by somebody else meanwhile) leaves those
+/// before it applied.
 pub async fn run(
     client: &mut Client,
     documents: Vec<Document>,
     options: &Apply,
     output: Output,
 ) -> Result<(), Failure> {
+    if documents.len() > 1 && !options.dry_run {
+        for document in &documents {
+            one(client, document, true).await.map_err(|status| document.refusal(status))?;
+        }
+    }
     let mut results = Vec::new();
     for document in &documents {
-        let (verb, intent) = one(client, document, options.dry_run).await.map_err(|s| document.refusal(s))?;
+        let done = one(client, document, options.dry_run).await;
+        let (verb, intent) = done.map_err(|status| document.refusal(status))?;
         if output == Output::Table {
-            let dry = if options.dry_run { " (nothing stored)" } else { "" };
-            print::line(&format!("{verb} {} (generation {}){dry}", intent.name, intent.generation))?;
+            let dry = if options.dry_run { " (dry run: nothing stored)" } else { "" };
+            print::line(&format!("{} {} (generation {}){dry}", verb.word(), intent.name, intent.generation))?;
             for condition in intent.status.iter().flat_map(|status| &status.conditions) {
                 print::line(&format!("  {}", crate::text::condition(condition)))?;
             }
         }
         results.push(intent);
     }
-    if options.wait.wait && !options.dry_run {
-        let deadline = tokio::time::Instant::now() + options.wait.timeout;
-        for intent in &results {
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let status = wait::applied(client, &intent.name, left).await?;
-            if output == Output::Table {
-                let idle = status.nodes_matched - status.nodes_applied;
-                let idle = if idle > 0 {
-                    format!("; {idle} more have nothing to apply it to at present (weirctl describe intent)")
-                } else {
-                    String::new()
-                };
-                print::line(&format!("applied {} on {} node(s){idle}", intent.name, status.nodes_applied))?;
+    let waited = if options.wait.wait && !options.dry_run {
+        let names: Vec<&str> = results.iter().map(|intent| intent.name.as_str()).collect();
+        wait::all_applied(client, &names, options.wait.timeout, output).await
+    } else {
+        Ok(())
+    };
+    if output != Output::Table {
+        // After waiting, with what became of them.
+        if options.wait.wait && !options.dry_run {
+            for intent in &mut results {
+                *intent = client.intent(&intent.name).await?;
             }
         }
+        print::list("intents", &results, output)?;
     }
-    if output != Output::Table {
-        let list = v1::ListIntentsResponse { intents: results, ..Default::default() };
-        print::structured(&list, output)?;
+    waited
+}
+
+/// What an apply did to one intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Created,
+    Updated,
+    Unchanged,
+}
+
+impl Verb {
+    fn word(self) -> &'static str {
+        match self {
+            Verb::Created => "created",
+            Verb::Updated => "updated",
+            Verb::Unchanged => "unchanged",
+        }
     }
-    Ok(())
 }
 
 async fn one(
     client: &mut Client,
     document: &Document,
     validate_only: bool,
-) -> Result<(&'static str, v1::Intent), tonic::Status> {
+) -> Result<(Verb, v1::Intent), tonic::Status> {
     let wanted = &document.intent;
     let present = match client.intent(&wanted.name).await {
         Ok(intent) => Some(intent),
@@ -70,24 +90,18 @@ async fn one(
     };
     let Some(present) = present else {
         let request = v1::CreateIntentRequest { intent: Some(wanted.clone()), validate_only, ..Default::default() };
-        return Ok(("created", client.intents.create_intent(request).await?.into_inner()));
+        return Ok((Verb::Created, client.intents.create_intent(request).await?.into_inner()));
     };
-    let same = |other: &v1::Intent| present.spec == other.spec && present.labels == other.labels;
-    if present.delete_time.is_none() && same(wanted) {
-        return Ok(("unchanged", present));
+    if present.delete_time.is_none() && present.spec == wanted.spec && present.labels == wanted.labels {
+        return Ok((Verb::Unchanged, present));
     }
     // The etag that was just read: a change in between is not overwritten. One in the manifest is the writer's own wish.
     let etag = if wanted.etag.is_empty() { present.etag.clone() } else { wanted.etag.clone() };
     let intent = v1::Intent { etag, ..wanted.clone() };
-    // The controller fills in defaults: what would be stored tells whether anything changes.
-    let dry = v1::UpdateIntentRequest { intent: Some(intent), validate_only: true, ..Default::default() };
-    let stored = client.intents.update_intent(dry.clone()).await?.into_inner();
-    if same(&stored) {
-        return Ok(("unchanged", present));
-    }
-    if validate_only {
-        return Ok(("updated", stored));
-    }
-    let request = v1::UpdateIntentRequest { validate_only: false, ..dry };
-    Ok(("updated", client.intents.update_intent(request).await?.into_inner()))
+    let request = v1::UpdateIntentRequest { intent: Some(intent), validate_only, ..Default::default() };
+    let stored = client.intents.update_intent(request).await?.into_inner();
+    // The controller fills in what the manifest leaves to it (scope, mode), so only it can tell that two specs are equal:
+    // then it stores nothing, and the etag stays.
+    let verb = if stored.etag == present.etag { Verb::Unchanged } else { Verb::Updated };
+    Ok((verb, stored))
 }

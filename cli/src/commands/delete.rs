@@ -1,5 +1,6 @@
 //! delete: asks for deletion, and waits until no node holds the intent.
 
+use tokio::time::Instant;
 use weir_proto::v1;
 
 use super::wait;
@@ -25,22 +26,28 @@ pub fn names(options: &Delete, project: &str) -> Result<Vec<String>, Failure> {
 /// Deletes the intents; with `--wait`, returns when all are gone.
 ///
 /// # Errors
-/// The first that is refused.
+/// The first that is refused; the others are deleted nevertheless.
 pub async fn run(client: &mut Client, names: Vec<String>, options: &Delete) -> Result<(), Failure> {
     let mut asked = Vec::new();
+    let mut failures = Vec::new();
     for name in names {
         let request = v1::DeleteIntentRequest { name: name.clone(), force: options.force, ..Default::default() };
-        let intent = client.intents.delete_intent(request).await?.into_inner();
-        print::line(&format!("deleting {name}"))?;
-        asked.push((name, intent.uid));
-    }
-    if options.wait.wait {
-        let deadline = tokio::time::Instant::now() + options.wait.timeout;
-        for (name, uid) in asked {
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            wait::gone(client, &name, &uid, left).await?;
-            print::line(&format!("gone {name}"))?;
+        match client.intents.delete_intent(request).await {
+            Ok(intent) => {
+                print::line(&format!("deleting {name}"))?;
+                asked.push((name, intent.into_inner().uid));
+            }
+            Err(status) => failures.push(Failure::from(status)),
         }
     }
-    Ok(())
+    if options.wait.wait {
+        let deadline = Instant::now() + options.wait.timeout;
+        for (name, uid) in asked {
+            match wait::gone(client, &name, &uid, deadline, options.wait.timeout).await {
+                Ok(()) => print::line(&format!("gone {name}"))?,
+                Err(failure) => failures.push(failure),
+            }
+        }
+    }
+    Failure::all(failures)
 }

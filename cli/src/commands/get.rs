@@ -4,30 +4,33 @@ use weir_proto::v1;
 
 use crate::{args::Output, client::Client, failure::Failure, names, print, text};
 
+const INTENT_HEAD: [&str; 9] =
+    ["INTENT", "MODE", "STATE", "GENERATION", "MATCHED", "APPLIED", "FAILED", "PENDING", "STALE"];
+
 /// All intents of a project.
 ///
 /// # Errors
 /// The controller's.
 pub async fn intents(client: &mut Client, project: &str, output: Output) -> Result<(), Failure> {
     let intents = client.all_intents(project).await?;
-    let list = v1::ListIntentsResponse { intents, ..Default::default() };
-    if print::structured(&list, output)? {
+    if print::list("intents", &intents, output)? {
         return Ok(());
     }
-    if list.intents.is_empty() {
+    if intents.is_empty() {
         return print::line(&format!("no intents in project {project}"));
     }
-    let rows = list.intents.iter().map(|intent| row(intent, project)).collect();
-    print::line(&print::table(
-        &["INTENT", "STATE", "GENERATION", "MATCHED", "APPLIED", "FAILED", "PENDING", "STALE"],
-        rows,
-    ))
+    let rows = intents.iter().map(|intent| row(intent, project)).collect();
+    print::line(&print::table(&INTENT_HEAD, rows))
 }
 
 fn row(intent: &v1::Intent, project: &str) -> Vec<String> {
     let status = intent.status.clone().unwrap_or_default();
     vec![
         names::short(&intent.name, project).to_owned(),
+        match intent.spec.as_ref().map_or(v1::Mode::Unspecified, v1::IntentSpec::mode) {
+            v1::Mode::Unspecified | v1::Mode::Enforce => "enforce".to_owned(),
+            v1::Mode::Observe => "observe".to_owned(),
+        },
         text::word(status.state().as_str_name(), "INTENT_STATE_"),
         intent.generation.to_string(),
         status.nodes_matched.to_string(),
@@ -47,8 +50,7 @@ pub async fn intent(client: &mut Client, name: &str, project: &str, output: Outp
     if print::structured(&intent, output)? {
         return Ok(());
     }
-    let head = ["INTENT", "STATE", "GENERATION", "MATCHED", "APPLIED", "FAILED", "PENDING", "STALE"];
-    print::line(&print::table(&head, vec![row(&intent, project)]))?;
+    print::line(&print::table(&INTENT_HEAD, vec![row(&intent, project)]))?;
     for condition in intent.status.iter().flat_map(|status| &status.conditions) {
         print::line(&format!("  {}", text::condition(condition)))?;
     }
@@ -84,13 +86,21 @@ fn node_row(node: &v1::Node) -> Vec<String> {
 const NODE_HEAD: [&str; 9] =
     ["NODE", "PHASE", "DIRECTIVE", "SETTINGS", "DEVICES", "CGROUP", "KERNEL", "AGENT", "LAST CONTACT"];
 
+/// What programs get: the nodes, and what the fleet as a whole is told.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeList<'a> {
+    nodes: &'a [v1::Node],
+    fleet_directive: &'static str,
+}
+
 /// All nodes.
 ///
 /// # Errors
 /// The controller's.
 pub async fn nodes(client: &mut Client, output: Output) -> Result<(), Failure> {
     let (nodes, fleet_directive) = client.all_nodes().await?;
-    let list = v1::ListNodesResponse { nodes, fleet_directive: fleet_directive.into(), ..Default::default() };
+    let list = NodeList { nodes: &nodes, fleet_directive: fleet_directive.as_str_name() };
     if print::structured(&list, output)? {
         return Ok(());
     }
@@ -98,10 +108,10 @@ pub async fn nodes(client: &mut Client, output: Output) -> Result<(), Failure> {
         let word = text::word(fleet_directive.as_str_name(), "DIRECTIVE_");
         print::line(&format!("the whole fleet is {word} (undo: weirctl resume --all)"))?;
     }
-    if list.nodes.is_empty() {
+    if nodes.is_empty() {
         return print::line("no nodes yet: no agent has connected");
     }
-    print::line(&print::table(&NODE_HEAD, list.nodes.iter().map(node_row).collect()))
+    print::line(&print::table(&NODE_HEAD, nodes.iter().map(node_row).collect()))
 }
 
 /// One node.
@@ -123,7 +133,7 @@ pub async fn node(client: &mut Client, name: &str, output: Output) -> Result<(),
 pub async fn devices(client: &mut Client, node: &str, output: Output) -> Result<(), Failure> {
     let request = v1::ListDevicesRequest { parent: names::node(node) };
     let list = client.fleet.list_devices(request).await?.into_inner();
-    if print::structured(&list, output)? {
+    if print::list("devices", &list.devices, output)? {
         return Ok(());
     }
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
@@ -152,7 +162,7 @@ pub async fn devices(client: &mut Client, node: &str, output: Output) -> Result<
 pub async fn workloads(client: &mut Client, node: &str, cgroup_path: String, output: Output) -> Result<(), Failure> {
     let request = v1::ListWorkloadsRequest { parent: names::node(node), cgroup_path };
     let list = client.fleet.list_workloads(request).await?.into_inner();
-    if print::structured(&list, output)? {
+    if print::list("workloads", &list.workloads, output)? {
         return Ok(());
     }
     let rows = list.workloads.iter().map(|workload| {

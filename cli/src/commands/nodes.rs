@@ -67,7 +67,7 @@ pub async fn release(client: &mut Client, options: &Release) -> Result<(), Failu
                 .collect();
             return Err(Failure::TimedOut(format!("not all is put back in time: {}", told.join(", "))));
         }
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(super::wait::INTERVAL).await;
     }
 }
 

@@ -3,21 +3,68 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tonic::Code;
 use weir_proto::v1;
 
-use crate::{client::Client, failure::Failure, names, text};
+use crate::{args::Output, client::Client, failure::Failure, names, print, text};
 
-const INTERVAL: Duration = Duration::from_millis(200);
+/// Time between two looks.
+pub const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits until every node that an intent matches has applied or refused its present generation.
+/// Waits for several intents, with one time for all of them, and reports every one that is not applied.
 ///
 /// # Errors
-/// A node refused it, or the time is up; the text says which nodes, and why.
-pub async fn applied(client: &mut Client, name: &str, timeout: Duration) -> Result<v1::IntentStatus, Failure> {
+/// A node refused one of them, or the time is up; the text says which nodes, and why.
+pub async fn all_applied(
+    client: &mut Client,
+    names: &[&str],
+    timeout: Duration,
+    output: Output,
+) -> Result<(), Failure> {
     let deadline = Instant::now() + timeout;
+    let (mut failed, mut late) = (Vec::new(), Vec::new());
+    for name in names {
+        match applied(client, name, deadline, timeout).await {
+            Ok(status) if output == Output::Table => print::line(&done(name, &status))?,
+            Ok(_) => {}
+            Err(Failure::NodesFailed(text)) => failed.push(text),
+            Err(Failure::TimedOut(text)) => late.push(text),
+            Err(other) => return Err(other),
+        }
+    }
+    let a_node_failed = !failed.is_empty();
+    failed.append(&mut late);
+    match (failed.is_empty(), a_node_failed) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Failure::NodesFailed(failed.join("\n"))),
+        (false, false) => Err(Failure::TimedOut(failed.join("\n"))),
+    }
+}
+
+fn done(name: &str, status: &v1::IntentStatus) -> String {
+    let nodes = |count: i32| format!("{count} {}", if count == 1 { "node" } else { "nodes" });
+    let idle = match status.nodes_matched - status.nodes_applied {
+        ..=0 => String::new(),
+        idle => format!("; {} with nothing to apply it to at present (weirctl describe intent NAME)", nodes(idle)),
+    };
+    format!("applied {name} on {}{idle}", nodes(status.nodes_applied))
+}
+
+/// Waits until every node that an intent matches has applied or refused its present generation.
+async fn applied(
+    client: &mut Client,
+    name: &str,
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<v1::IntentStatus, Failure> {
     loop {
-        let intent = client.intent(name).await?;
-        let status = intent.status.unwrap_or_default();
+        let status = match client.intent(name).await {
+            Ok(intent) => intent.status.unwrap_or_default(),
+            Err(error) => {
+                outage(error, deadline).await?;
+                continue;
+            }
+        };
         if status.nodes_matched > 0 && status.nodes_pending == 0 {
             return if status.nodes_failed == 0 {
                 Ok(status)
@@ -26,42 +73,87 @@ pub async fn applied(client: &mut Client, name: &str, timeout: Duration) -> Resu
             };
         }
         if Instant::now() >= deadline {
-            let waiting = if status.nodes_matched == 0 {
-                "no node matches it".to_owned()
-            } else {
-                format!(
-                    "{} of {} nodes have not answered ({} out of contact)",
-                    status.nodes_pending, status.nodes_matched, status.nodes_stale
-                )
-            };
-            return Err(Failure::TimedOut(format!("{name}: not applied within {timeout:?}: {waiting}")));
+            return Err(Failure::TimedOut(late(client, name, &status, timeout).await?));
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
+/// A controller that is away for a moment, as one that restarts, is waited for as long as there is time.
+///
+/// # Errors
+/// Any other error, and this one when the time is up.
+async fn outage(status: tonic::Status, deadline: Instant) -> Result<(), Failure> {
+    if status.code() != Code::Unavailable || Instant::now() >= deadline {
+        return Err(status.into());
+    }
+    tokio::time::sleep(INTERVAL).await;
+    Ok(())
+}
+
 /// The nodes that failed, with their conditions.
 async fn failing(client: &mut Client, name: &str) -> Result<String, Failure> {
     let statuses = client.statuses(name, "").await?;
-    let mut lines = vec![format!("{name}: some nodes did not apply it")];
+    let mut lines = vec![format!("{name}: not every node applied it")];
     for status in statuses.iter().filter(|status| status.state() == v1::RuleState::Failed) {
-        lines.push(format!("  {}:", names::short(&status.node, "")));
-        lines.extend(status.conditions.iter().map(|c| format!("    {}", text::condition(c).replace('\n', "\n  "))));
+        lines.extend(answer(status));
     }
     Ok(lines.join("\n"))
+}
+
+/// The nodes that have not answered, or why there are none.
+async fn late(
+    client: &mut Client,
+    name: &str,
+    status: &v1::IntentStatus,
+    timeout: Duration,
+) -> Result<String, Failure> {
+    if status.nodes_matched == 0 {
+        return Ok(format!(
+            "{name}: not applied within {timeout:?}: no node matches it\nhint: weirctl nodes shows which there are, \
+             weirctl describe node NAME their labels"
+        ));
+    }
+    let mut lines = vec![format!(
+        "{name}: not applied within {timeout:?}: {} of {} nodes have not answered ({} out of contact)",
+        status.nodes_pending, status.nodes_matched, status.nodes_stale
+    )];
+    let statuses = client.statuses(name, "").await?;
+    let settled = [v1::RuleState::Applied, v1::RuleState::NoMatch];
+    for status in statuses.iter().filter(|status| !settled.contains(&status.state()) || status.stale) {
+        lines.extend(answer(status));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// A node's state and what it says about it.
+fn answer(status: &v1::IntentNodeStatus) -> Vec<String> {
+    let state = text::word(status.state().as_str_name(), "RULE_STATE_");
+    let contact = if status.stale { ", out of contact" } else { "" };
+    let mut lines = vec![format!("  {}: {state}{contact}", names::short(&status.node, ""))];
+    lines.extend(status.conditions.iter().map(|c| format!("    {}", text::condition(c).replace('\n', "\n    "))));
+    lines
 }
 
 /// Waits until an intent is gone.
 ///
 /// # Errors
 /// The time is up; the text says which nodes still hold it.
-pub async fn gone(client: &mut Client, name: &str, uid: &str, timeout: Duration) -> Result<(), Failure> {
-    let deadline = Instant::now() + timeout;
+pub async fn gone(
+    client: &mut Client,
+    name: &str,
+    uid: &str,
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<(), Failure> {
     loop {
         let intent = match client.intent(name).await {
             Ok(intent) => intent,
-            Err(status) if status.code() == tonic::Code::NotFound => return Ok(()),
-            Err(status) => return Err(status.into()),
+            Err(status) if status.code() == Code::NotFound => return Ok(()),
+            Err(status) => {
+                outage(status, deadline).await?;
+                continue;
+            }
         };
         // Another intent under the name: the one that was deleted is gone.
         if intent.uid != uid {
@@ -72,7 +164,7 @@ pub async fn gone(client: &mut Client, name: &str, uid: &str, timeout: Duration)
             return Err(Failure::TimedOut(format!(
                 "{name}: not gone within {timeout:?}; still held by {}\nhint: nodes that will not return can be forgotten \
                  (weirctl forget NODE), or the delete forced (--force)",
-                holding.join(", ")
+                if holding.is_empty() { "no node that is known".to_owned() } else { holding.join(", ") }
             )));
         }
         tokio::time::sleep(INTERVAL).await;

@@ -1,6 +1,6 @@
 //! watch: the three numbers, live.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::{io::IsTerminal as _, time::Duration};
 
 use tokio::time::Instant;
 use weir_proto::v1;
@@ -9,54 +9,66 @@ use crate::{
     args::{Output, Watch},
     client::Client,
     failure::Failure,
-    names, print, text,
+    names, print,
+    screen::Screen,
+    text,
 };
 
-/// Shows the settings again and again until the time is up or Ctrl-C.
+/// Shortest time between two looks.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// Shows the settings again and again until the time is up or Ctrl-C: redrawn in place on a terminal, one below the other
+/// elsewhere. Programs get one line of JSON, or one YAML document, a look.
 ///
 /// # Errors
-/// The controller's. One that goes away in between is waited for.
+/// The controller's at the first look; one that goes away later is waited for.
 pub async fn run(client: &mut Client, options: Watch, project: &str, output: Output) -> Result<(), Failure> {
     let intent = options.intent.as_deref().map(|name| names::intent(name, project)).unwrap_or_default();
     let node = options.node.as_deref().map(names::node).unwrap_or_default();
     let terminal = std::io::stdout().is_terminal() && output == Output::Table;
+    let mut screen = terminal.then(Screen::default);
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let started = Instant::now();
-    let mut drawn = 0;
+    let end = options.length.map(|length| started + length);
     let mut first = true;
     loop {
-        let seconds = started.elapsed().as_secs();
-        let shown = match client.statuses(&intent, &node).await {
+        let next = Instant::now() + options.interval.max(SHORTEST);
+        let answer = tokio::select! {
+            _ = &mut interrupted => return Ok(()),
+            answer = client.statuses(&intent, &node) => answer,
+        };
+        let shown = match answer {
+            Ok(statuses) if output == Output::Table => table(&statuses, project),
             Ok(statuses) => {
-                let list = v1::ListIntentNodeStatusesResponse { statuses, ..Default::default() };
-                if print::structured(&list, output)? { None } else { Some(table(&list.statuses, project)) }
+                print::streamed(&v1::ListIntentNodeStatusesResponse { statuses, ..Default::default() }, output)?;
+                String::new()
             }
             Err(status) if first => return Err(status.into()),
-            Err(status) => Some(format!("the controller does not answer: {}", status.message())),
+            Err(status) => format!("the controller does not answer: {}", status.message()),
         };
         first = false;
-        if let Some(shown) = shown {
-            if terminal && drawn > 0 {
-                // Back to where the last drawing began, and clear below.
-                print!("\x1b[{drawn}A\x1b[J");
-                std::io::stdout().flush()?;
-            }
-            let shown = format!("{seconds:>4} s\n{shown}");
-            drawn = shown.lines().count();
-            print::line(&shown)?;
+        let seconds = started.elapsed().as_secs_f64();
+        match &mut screen {
+            Some(screen) => screen.draw(&format!("{seconds:.1} s\n{shown}"))?,
+            None if output == Output::Table => print::line(&format!("{seconds:.1} s\n{shown}"))?,
+            // Standard output belongs to the values alone.
+            None if !shown.is_empty() => print::remark(&shown),
+            None => {}
         }
-        let end = options.length.map(|length| started + length);
-        let next = Instant::now() + options.interval;
         if end.is_some_and(|end| end <= Instant::now()) {
             return Ok(());
         }
         tokio::select! {
+            _ = &mut interrupted => return Ok(()),
             () = tokio::time::sleep_until(end.map_or(next, |end| end.min(next))) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(()),
         }
     }
 }
 
-/// One row a setting.
+const HEAD: [&str; 10] =
+    ["INTENT", "NODE", "CGROUP", "DEVICE", "KEY", "INTENDED", "EFFECTIVE", "ACHIEVED", "ERROR", "REASON"];
+
+/// One row a setting; one row with the reason for an intent that has none on a node.
 pub fn table(statuses: &[v1::IntentNodeStatus], project: &str) -> String {
     let mut rows = Vec::new();
     for status in statuses {
@@ -69,26 +81,16 @@ pub fn table(statuses: &[v1::IntentNodeStatus], project: &str) -> String {
             let state = text::word(status.state().as_str_name(), "RULE_STATE_");
             let why = status.conditions.iter().find(|c| c.r#type != "Applied").or(status.conditions.first());
             let why = why.map(|c| format!("{}: {}", c.r#type, c.message)).unwrap_or(state);
-            let dash = || "-".to_owned();
-            rows.push(vec![
-                intent.to_owned(),
-                node.to_owned(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                why,
-            ]);
+            let mut row = vec![intent.to_owned(), node.to_owned()];
+            row.resize(HEAD.len() - 1, "-".to_owned());
+            row.push(why);
+            rows.push(row);
         }
     }
     if rows.is_empty() {
         return "no intent applies to any node yet".to_owned();
     }
-    let head = ["INTENT", "NODE", "CGROUP", "DEVICE", "KEY", "INTENDED", "EFFECTIVE", "ACHIEVED", "ERROR", "WHY"];
-    print::table(&head, rows)
+    print::table(&HEAD, rows)
 }
 
 fn row(intent: &str, node: &str, stale: bool, setting: &v1::SettingStatus) -> Vec<String> {

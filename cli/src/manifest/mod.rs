@@ -101,12 +101,12 @@ fn parse(file: &str, text: &str, project: &str) -> Result<Vec<Document>, Failure
         fail(Problem { place, message })
     })?;
     let mut documents = Vec::new();
+    let mut all = Vec::new();
     for tree in trees {
-        let mut tree = Node::from(tree);
-        if matches!(tree.value, Value::Null) {
-            continue;
-        }
-        shorthand::expand(&mut tree, project).map_err(fail)?;
+        trees_of(Node::from(tree), &mut all);
+    }
+    for mut tree in all {
+        shorthand::expand(&mut tree, text, project).map_err(fail)?;
         let intent: v1::Intent = serde_path_to_error::deserialize(tree.to_json()).map_err(|error| {
             let place = tree.locate(&error.path().to_string());
             fail(Problem { place, message: format!("{}: {}", error.path(), error.inner()) })
@@ -117,6 +117,19 @@ fn parse(file: &str, text: &str, project: &str) -> Result<Vec<Document>, Failure
         documents.push(Document { intent, file: file.to_owned(), source: source.clone(), tree });
     }
     Ok(documents)
+}
+
+/// The intents of a document: itself, or those of a list as `get intents -o yaml` prints it. An empty document has none.
+fn trees_of(document: Node, all: &mut Vec<Node>) {
+    match document.value {
+        Value::Null => {}
+        Value::Map(mut entries) if entries.len() == 1 && entries[0].0 == "intents" => match entries.pop() {
+            Some((_, _, Node { value: Value::List(intents), .. })) => all.extend(intents),
+            Some((_, _, other)) => all.push(other),
+            None => {}
+        },
+        value => all.push(Node { place: document.place, value }),
+    }
 }
 
 /// `file:line:column: message`, the line, and a mark below the column.
@@ -179,6 +192,15 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
         assert_eq!(second["spec"]["controls"]["limits"]["rbps"]["percentOfCapacity"], 20.0);
         // The controller names the field of what is negative.
         assert_eq!(second["spec"]["controls"]["limits"]["wbps"]["bytesPerSecond"], "-5");
+        // A list as it is printed can be applied again, an anchor stands for its value, and comments end a number.
+        let list = format!("{{\"intents\": [{json}, {second}]}}");
+        assert_eq!(parsed(&list).unwrap().len(), 2);
+        assert!(parsed("{\"intents\": []}").unwrap().is_empty());
+        let limits = "name: a\nspec:\n  controls:\n    limits:\n      rbps: &x 70000 # bytes\n      wbps: *x\n";
+        let limits = serde_json::to_value(&parsed(limits).unwrap()[0].intent).unwrap();
+        let limits = &limits["spec"]["controls"]["limits"];
+        assert_eq!(limits["rbps"]["bytesPerSecond"], "70000");
+        assert_eq!(limits["wbps"]["bytesPerSecond"], "70000");
         // What is printed can be applied again.
         let again = parsed(&serde_saphyr::to_string(&documents[0].intent).unwrap()).unwrap();
         assert_eq!(again[0].intent, documents[0].intent);
@@ -207,6 +229,21 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
             ("name: a\nspec: {\n", "m.yaml:", ""),
             ("kind: Pod\nname: a\n", "m.yaml:1:1", "Intent"),
             ("name: a\nname: b\n", "m.yaml:2", "name"),
+            ("name: a\nspec:\n  controls:\n    limits: { rbps: 0x10 }\n", "m.yaml:4:21", "write 16"),
+            ("name: a\nspec:\n  controls:\n    limits: { rbps: 1e6 }\n", "m.yaml:4:21", "write 1000000"),
+            ("name: a\nspec:\n  controls:\n    limits: { riops: 1.5}\n", "m.yaml:4:22", "no whole number"),
+            ("name: a\nspec:\n  controls:\n    limits: { riops: 010 }\n", "m.yaml:4:22", "decimal"),
+            ("name: a\nspec:\n  controls:\n    limits: { rbps: 9223372036854775808 }\n", "m.yaml:4:21", "too large"),
+            ("name: a\nspec:\n  controls:\n    limits: { rbps: -5MiB }\n", "m.yaml:4:21", "negative"),
+            (
+                "name: a\nspec:\n  controls:\n    limits: { rbps: { bytesPerSecond: 10MiB } }\n",
+                "m.yaml:4:39",
+                "write `rbps: 10MiB`",
+            ),
+            ("{\"name\": \"a\",\n \"spec\": {\"nodes\": 7}}\n", "m.yaml:2:11", "nodes"),
+            ("name: a\n---\nname: b\nspec: { priority: high }\n", "m.yaml:4:9", "priority"),
+            ("intents:\n- name: a\n- name: b\n  colour: red\n", "m.yaml:4:3", "colour"),
+            ("intents: none\n", "m.yaml:1:10", "map"),
             ("spec: {}\n", "m.yaml:1:1", "name"),
             ("- a\n", "m.yaml:1:1", "map"),
         ] {

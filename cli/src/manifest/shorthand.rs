@@ -11,11 +11,11 @@ use super::{
 const ENUMS: [(&[&str], &str); 3] =
     [(&["mode"], "MODE_"), (&["scope"], "SCOPE_"), (&["controls", "readahead", "mode"], "READAHEAD_MODE_")];
 
-/// Expands a whole document.
+/// Expands a whole document of a file with this text.
 ///
 /// # Errors
 /// The first thing that is no short form of anything.
-pub fn expand(document: &mut Node, project: &str) -> Result<(), Problem> {
+pub fn expand(document: &mut Node, source: &str, project: &str) -> Result<(), Problem> {
     frame(document)?;
     if let Some(Node { value: Value::Text(name), .. }) = document.get_mut("name")
         && !name.contains('/')
@@ -35,10 +35,10 @@ pub fn expand(document: &mut Node, project: &str) -> Result<(), Problem> {
     }
     if let Some(limits) = spec.get_mut("controls").and_then(|controls| controls.get_mut("limits")) {
         for key in ["rbps", "wbps"] {
-            limit(limits, key, true)?;
+            limit(limits, key, source, true)?;
         }
         for key in ["riops", "wiops"] {
-            limit(limits, key, false)?;
+            limit(limits, key, source, false)?;
         }
     }
     if let Some(controls) = spec.get_mut("controls")
@@ -96,16 +96,19 @@ fn wrapped(key: &str, node: Node) -> Node {
 }
 
 /// A limit in its short form; the contract's own form is left alone.
-fn limit(limits: &mut Node, key: &str, bytes: bool) -> Result<(), Problem> {
+fn limit(limits: &mut Node, key: &str, source: &str, bytes: bool) -> Result<(), Problem> {
     let Some(node) = limits.get_mut(key) else { return Ok(()) };
     let place = node.place;
     let problem = |message: String| Problem { place, message: format!("{key}: {message}") };
     let amount = match &node.value {
-        Value::Map(_) => return Ok(()),
+        Value::Map(entries) => return own_form(entries, key),
         Value::Text(text) => units::parse(text, bytes).map_err(problem)?,
-        Value::Number(number) => Amount::Value(number.as_i64().ok_or_else(|| {
-            problem(format!("`{number}` is no whole number per second up to 2^63-1; write it out, or with a unit"))
-        })?),
+        Value::Number(number) => {
+            // As it stands in the file: 0x10 and 1e6 have become numbers by now. An alias stands for a number elsewhere.
+            let written = place.scalar(source);
+            let plain = if written.starts_with('*') { number.to_string() } else { written.to_owned() };
+            Amount::Value(units::parse_plain(&plain, number).map_err(problem)?)
+        }
         Value::Null | Value::Bool(_) | Value::List(_) => {
             return Err(problem("an amount such as 10MiB, a percentage, or `unlimited` is expected".to_owned()));
         }
@@ -121,5 +124,20 @@ fn limit(limits: &mut Node, key: &str, bytes: bool) -> Result<(), Problem> {
         Amount::Unlimited => ("unlimited", Value::Bool(true)),
     };
     *node = wrapped(field, Node { place, value });
+    Ok(())
+}
+
+/// An amount with a unit in the contract's own form, where units are in the fields' names.
+fn own_form(entries: &[(String, Place, Node)], key: &str) -> Result<(), Problem> {
+    for (field, _, node) in entries {
+        let counted = matches!(super::tree::snake(field).as_str(), "bytes_per_second" | "operations_per_second");
+        if let Value::Text(text) = &node.value
+            && counted
+            && text.parse::<i64>().is_err()
+        {
+            let message = format!("`{field}` is a whole number; with a unit write `{key}: {text}`");
+            return Err(Problem { place: node.place, message });
+        }
+    }
     Ok(())
 }

@@ -17,6 +17,18 @@ pub struct Place {
     pub column: u64,
 }
 
+impl Place {
+    /// The scalar without quotes that begins here, as it stands in the file.
+    pub fn scalar(self, source: &str) -> &str {
+        let (Ok(line), Ok(column)) = (usize::try_from(self.line), usize::try_from(self.column)) else { return "" };
+        let line = line.checked_sub(1).and_then(|index| source.lines().nth(index)).unwrap_or_default();
+        let begin = line.char_indices().nth(column.saturating_sub(1)).map_or(line.len(), |(at, _)| at);
+        let rest = line.get(begin..).unwrap_or_default();
+        let end = rest.find(|c: char| c.is_whitespace() || ",]}".contains(c)).unwrap_or(rest.len());
+        rest.get(..end).unwrap_or_default()
+    }
+}
+
 /// A value with its place.
 #[derive(Clone, Debug)]
 pub struct Node {

@@ -12,7 +12,7 @@ pub enum Amount {
     Unlimited,
 }
 
-const BYTE_UNITS: [(&str, u64); 11] = [
+const BYTE_UNITS: [(&str, u64); 10] = [
     ("B", 1),
     ("kB", 1_000),
     ("KB", 1_000),
@@ -23,7 +23,6 @@ const BYTE_UNITS: [(&str, u64); 11] = [
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
-    ("kiB", 1 << 10),
 ];
 const OPERATION_UNITS: [(&str, u64); 4] = [("", 1), ("k", 1_000), ("K", 1_000), ("M", 1_000_000)];
 
@@ -60,6 +59,27 @@ pub fn parse(text: &str, bytes: bool) -> Result<Amount, String> {
     scale(whole, fraction, factor).map(Amount::Value).map_err(|why| format!("`{text}` {why}"))
 }
 
+/// A number as it stands in a file, without a unit. Only plain decimal digits are taken: what other notations mean differs
+/// between YAML's versions. A negative number is passed on, so that the controller names the field.
+///
+/// # Errors
+/// What is wrong, and the form that is probably meant.
+pub fn parse_plain(text: &str, value: &serde_json::Number) -> Result<i64, String> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if plain && (digits == "0" || !digits.starts_with('0')) {
+        return text.parse().map_err(|_| format!("`{text}` {TOO_LARGE}"));
+    }
+    let meant = value.as_i64().or_else(|| {
+        let float = value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e15)?;
+        format!("{float:.0}").parse().ok()
+    });
+    Err(match meant {
+        Some(meant) => format!("`{text}` is no plain decimal number; write {meant} if that is meant"),
+        None => format!("`{text}` is no whole number per second; write it in plain digits, or with a unit (10MiB)"),
+    })
+}
+
 fn expected(bytes: bool) -> &'static str {
     if bytes {
         "bytes per second such as 10MiB, 500kB or 1048576, a percentage, or `unlimited`"
@@ -86,6 +106,12 @@ fn byte_factor(unit: &str) -> Result<u64, String> {
     if let Some((_, factor)) = BYTE_UNITS.iter().find(|(name, _)| *name == unit) {
         return Ok(*factor);
     }
+    if other_notation(unit) {
+        return Err("write the number in plain digits, or with a unit such as MiB".to_owned());
+    }
+    if unit.contains('/') {
+        return Err(format!("unknown unit `{unit}`; limits are per second, and the only suffix is /s"));
+    }
     let letter = unit.chars().next().map(|c| c.to_ascii_uppercase()).filter(|c| "KMGT".contains(*c));
     Err(match letter {
         Some(letter) if !unit.contains(['b', 'B']) || unit.eq_ignore_ascii_case(&format!("{letter}B")) => {
@@ -96,31 +122,48 @@ fn byte_factor(unit: &str) -> Result<u64, String> {
     })
 }
 
+/// Whether what follows the digits looks like the rest of `1e6`, `0x10`, `0o17`, `1_000` or `1,000`.
+fn other_notation(rest: &str) -> bool {
+    let mut chars = rest.chars();
+    let (first, second) = (chars.next(), chars.next());
+    match first {
+        Some('x' | 'X') => second.is_some_and(|c| c.is_ascii_hexdigit()),
+        Some('e' | 'E' | 'o' | '_' | ',') => second.is_some_and(|c| c.is_ascii_digit() || c == '+' || c == '-'),
+        _ => false,
+    }
+}
+
 fn operation_factor(unit: &str) -> Result<u64, String> {
     match OPERATION_UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, factor)) => Ok(*factor),
+        None if other_notation(unit) => Err("write the number in plain digits, or with k or M".to_owned()),
         None => Err(format!("unknown unit `{unit}`; operations are plain numbers, or end in k or M (powers of 1000)")),
     }
 }
 
+const TOO_LARGE: &str = "is too large: at most 2^63-1 per second";
+const NOT_WHOLE: &str = "is no whole number per second";
+/// Longest fraction. Longer ones would be whole only as parts of a TiB, which nobody writes with so many digits; and
+/// 10^18 x 2^40 stays far below 2^127.
+const MOST_PLACES: usize = 18;
+
 /// whole.fraction x factor, exactly.
-fn scale(whole: &str, fraction: &str, factor: u64) -> Result<i64, &'static str> {
-    let too_large = "is too large: at most 2^63-1 per second";
+fn scale(whole: &str, fraction: &str, factor: u64) -> Result<i64, String> {
+    let whole: u128 = whole.parse().map_err(|_| TOO_LARGE)?;
+    let mut total = whole.checked_mul(u128::from(factor)).ok_or(TOO_LARGE)?;
     let fraction = fraction.trim_end_matches('0');
-    let whole: u128 = whole.parse().map_err(|_| too_large)?;
-    let mut total = whole.checked_mul(u128::from(factor)).ok_or(too_large)?;
+    let mut exact = true;
     if !fraction.is_empty() {
-        // 10^12 x 2^40 fits easily; longer fractions are never whole bytes.
-        let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= 18);
-        let power = places.map(|places| 10u128.pow(places)).ok_or("is no whole number per second")?;
-        let part: u128 = fraction.parse().map_err(|_| too_large)?;
-        let part = part * u128::from(factor);
-        if part % power != 0 {
-            return Err("is no whole number per second");
+        if fraction.len() > MOST_PLACES {
+            return Err(NOT_WHOLE.to_owned());
         }
-        total = total.checked_add(part / power).ok_or(too_large)?;
+        let power = fraction.bytes().fold(1u128, |power, _| power * 10);
+        let part = fraction.parse::<u128>().map_err(|_| NOT_WHOLE)? * u128::from(factor);
+        exact = part % power == 0;
+        total = total.checked_add(part / power).ok_or(TOO_LARGE)?;
     }
-    i64::try_from(total).map_err(|_| too_large)
+    let total = i64::try_from(total).map_err(|_| TOO_LARGE)?;
+    if exact { Ok(total) } else { Err(format!("{NOT_WHOLE}: write {total} or {}", total.saturating_add(1))) }
 }
 
 #[cfg(test)]
@@ -160,8 +203,15 @@ mod tests {
             ("10M", "MiB"),
             ("10m", "MB"),
             ("10mb", "MiB"),
-            ("1e6", "unknown unit"),
-            ("0x10", "unknown unit"),
+            ("1e6", "plain digits"),
+            ("0x10", "plain digits"),
+            ("1.1MiB", "write 1153433 or 1153434"),
+            ("10kib", "KiB"),
+            ("10KBit", "KiB"),
+            ("10MiB/m", "/s"),
+            ("1 0MiB", "unknown unit"),
+            ("-20%", "percentage"),
+            ("NaN", "no amount"),
             ("-5MiB", "negative"),
             ("", "no amount"),
             ("MiB", "no amount"),
@@ -190,8 +240,27 @@ mod tests {
         }
 
         #[test]
+        fn fractions_are_exact_or_refused(digits in "[0-9]{1,6}\\.[0-9]{1,9}", unit in 0usize..BYTE_UNITS.len()) {
+            let (name, factor) = BYTE_UNITS[unit];
+            let (whole, fraction) = digits.split_once('.').unwrap();
+            // The same in whole numbers of 10^-9: what divides is the value, what does not is refused.
+            let scaled = format!("{whole}{fraction:0<9}").parse::<u128>().unwrap() * u128::from(factor);
+            let expected = (scaled % 1_000_000_000 == 0)
+                .then(|| Amount::Value(i64::try_from(scaled / 1_000_000_000).unwrap()));
+            prop_assert_eq!(bytes(&format!("{digits}{name}")).ok(), expected);
+        }
+
+        #[test]
+        fn whole_numbers_come_back(value in 0i64..) {
+            prop_assert_eq!(bytes(&value.to_string()), Ok(Amount::Value(value)));
+            prop_assert_eq!(parse(&value.to_string(), false), Ok(Amount::Value(value)));
+            prop_assert_eq!(parse_plain(&value.to_string(), &value.into()), Ok(value));
+            prop_assert_eq!(parse_plain(&format!("-{value}"), &(-value).into()), Ok(-value));
+        }
+
+        #[test]
         fn never_panics(text in "\\PC{0,40}") {
-            let _any = (parse(&text, true), parse(&text, false));
+            let _any = (parse(&text, true), parse(&text, false), parse_plain(&text, &7.into()));
         }
     }
 }
