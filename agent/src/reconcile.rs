@@ -23,11 +23,14 @@ use crate::{
     workloads::{Cgroup, WorkloadSnapshot},
 };
 
+/// What became of an offered plan: the report of the pass that enforced it, or why it was not taken and the fence held.
+pub type Taken = Result<Arc<Report>, (Refusal, Option<Fence>)>;
+
 /// What others ask of the loop.
 #[derive(Debug)]
 pub enum Command {
-    /// Take this plan. Answered after the pass that enforced it, or with why it was not taken and the fence held.
-    Offer(Offer, oneshot::Sender<Result<Arc<Report>, (Refusal, Option<Fence>)>>),
+    /// Take this plan. Answered after the pass that enforced it.
+    Offer(Offer, oneshot::Sender<Taken>),
     /// List the cgroups whose path matches the glob (empty for all), each with the intents that choose it.
     Workloads(String, oneshot::Sender<Vec<(Cgroup, Vec<String>)>>),
 }
@@ -100,7 +103,7 @@ impl Reconciler {
     }
 
     /// Takes a plan and enforces it, or says why not.
-    fn take(&mut self, offer: Offer, look: &mut Look) -> Result<Arc<Report>, (Refusal, Option<Fence>)> {
+    fn take(&mut self, offer: Offer, look: &mut Look) -> Taken {
         let held = self.enforcer.ledger().plan();
         let fence = held.map(|plan| plan.fence);
         let plan = accept(held, offer).map_err(|refusal| (refusal, fence))?;

@@ -1,5 +1,11 @@
 //! The agent is cut off at every step (before and after each write to the kernel, and in the middle of every record of the
 //! journal), then started again: whatever the moment, a release leaves the kernel as it was before the first touch.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and speaks to a person"
+)]
 
 use std::{
     collections::BTreeMap,

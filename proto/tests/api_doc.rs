@@ -1,5 +1,11 @@
 //! docs/api.md is generated from the descriptor set; this test fails when it is out of date, and regenerates it under
 //! WEIR_UPDATE=1.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and speaks to a person"
+)]
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 

@@ -1,5 +1,11 @@
 //! kill -9 of the agent and of the controller, again and again, under intents that change: nothing acknowledged is lost, and
 //! no limit is ever left without an owner.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and speaks to a person"
+)]
 
 use std::{
     process::Command,

@@ -1,5 +1,11 @@
 //! The fake kernel against the real one: the same text to the same files, the same errno and the same read-back. On v1 on the
 //! machine itself, on v2 in the guest.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and speaks to a person"
+)]
 
 use std::{fs, path::Path};
 

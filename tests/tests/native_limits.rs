@@ -1,4 +1,10 @@
 //! Real limits on a real disk with real readers: cgroup v1 on the machine itself, v2 in the guest. One at a time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and speaks to a person"
+)]
 
 use std::{process::Command, time::Duration};
 

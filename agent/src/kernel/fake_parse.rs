@@ -23,7 +23,7 @@ fn digits(text: &str) -> Option<(u64, &str)> {
 ///
 /// # Errors
 /// EINVAL where there is no `MAJ:MIN` or no body; ENODEV where `exists` denies the device.
-pub(super) fn device<'a>(line: &'a str, exists: impl Fn(DevNum) -> bool) -> Result<(DevNum, &'a str), Errno> {
+pub(super) fn device(line: &str, exists: impl Fn(DevNum) -> bool) -> Result<(DevNum, &str), Errno> {
     let line = line.trim();
     let (major, rest) = digits(line).ok_or(Errno::INVAL)?;
     let (minor, body) = rest.strip_prefix(':').and_then(digits).ok_or(Errno::INVAL)?;
