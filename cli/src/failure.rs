@@ -96,8 +96,15 @@ impl Failure {
 }
 
 fn refused(status: &Status, located: Option<&str>) -> String {
-    let mut text = format!("{}: {}", code_name(status.code()), status.message());
     let details = status.get_error_details();
+    // With one violated field the message often only says the same.
+    let only = details.bad_request().and_then(|bad| match bad.field_violations.as_slice() {
+        [one] => Some(format!("{}: {}", one.field, one.description)),
+        _ => None,
+    });
+    let repeated = only.is_some_and(|only| only == status.message());
+    let message = if repeated { "one field is invalid" } else { status.message() };
+    let mut text = format!("{}: {message}", code_name(status.code()));
     // Writing to a String does not fail.
     if let Some(located) = located {
         let _infallible = write!(text, "\n{located}");

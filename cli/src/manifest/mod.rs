@@ -3,6 +3,7 @@
 mod shorthand;
 pub mod tree;
 pub mod units;
+mod wording;
 
 use std::{io::Read as _, path::Path};
 
@@ -109,7 +110,10 @@ fn parse(file: &str, text: &str, project: &str) -> Result<Vec<Document>, Failure
         shorthand::expand(&mut tree, text, project).map_err(fail)?;
         let intent: v1::Intent = serde_path_to_error::deserialize(tree.to_json()).map_err(|error| {
             let place = tree.locate(&error.path().to_string());
-            fail(Problem { place, message: format!("{}: {}", error.path(), error.inner()) })
+            fail(Problem {
+                place,
+                message: format!("{}: {}", error.path(), wording::plain(&error.inner().to_string())),
+            })
         })?;
         if intent.name.is_empty() {
             return Err(fail(Problem { place: tree.place, message: "the document has no `name`".to_owned() }));
@@ -224,7 +228,8 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
             ("name: a\nspec:\n  controls:\n    limits:\n      rbps: 10M\n", "m.yaml:5:13", "MiB"),
             ("name: a\nspec:\n  colour: red\n", "m.yaml:3:3", "colour"),
             ("name: a\nspec:\n  controls: { limits: { rbps: [1] } }\n", "m.yaml:3:", "amount"),
-            ("name: a\nspec:\n  mode: SOMETIMES\n", "m.yaml:3:3", "SOMETIMES"),
+            ("name: a\nspec:\n  mode: SOMETIMES\n", "m.yaml:3:3", "expected one of `ENFORCE`, `OBSERVE`"),
+            ("name: a\nspec:\n  priority: 3.5\n", "m.yaml:3:3", "whole number"),
             ("name: a\nspec:\n  - x\n", "m.yaml:2:1", "spec"),
             ("name: a\nspec: {\n", "m.yaml:", ""),
             ("kind: Pod\nname: a\n", "m.yaml:1:1", "Intent"),
@@ -250,6 +255,21 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
             let error = parsed(text).unwrap_err();
             assert!(error.contains(at) && error.contains(what), "{text}\n{error}");
             assert!(error.contains(" | "), "{error}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever stands in a manifest: an answer, never a panic.
+        #[test]
+        fn any_text_is_answered(text in "(\\PC|[-:{}\\[\\]&*!|>#\n\t ]){0,80}") {
+            let _answer = parsed(&text);
+        }
+
+        /// The same with a good manifest that was damaged at one place.
+        #[test]
+        fn a_damaged_manifest_is_answered(at in 0..GOOD.len(), damage in "\\PC{0,3}") {
+            // GOOD is ASCII: every place is a boundary.
+            let _answer = parsed(&format!("{}{damage}{}", &GOOD[..at], &GOOD[at + 1..]));
         }
     }
 

@@ -196,6 +196,12 @@ fn errors_carry_their_details() {
     assert!(error.starts_with("weirctl: UNAVAILABLE: the store is away\n  retry in 2s\nhint: "), "{error}");
     server.state().refuse = vec![tonic::Status::internal("broken")];
     assert_eq!(server.run(&["get", "nodes"]).failed(1), "weirctl: INTERNAL: broken\n");
+    // The one violated field is not told twice.
+    let details = tonic_types::ErrorDetails::with_bad_request_violation("page_size", "is negative");
+    let code = tonic::Code::InvalidArgument;
+    server.state().refuse = vec![tonic::Status::with_error_details(code, "page_size: is negative", details)];
+    let error = server.run(&["get", "nodes"]).failed(3);
+    assert_eq!(error, "weirctl: INVALID_ARGUMENT: one field is invalid\n  page_size: is negative\n");
 }
 
 #[test]
