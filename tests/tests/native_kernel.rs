@@ -92,7 +92,7 @@ const V2_BODIES: [&str; 48] = [
     " rbps=99999999999999999999999999",
 ];
 /// What may stand for a device, `D` being the disk's own number.
-const DEVICES: [&str; 11] = ["D", " D", "999:0", "7:1048000", "loop0", "/dev/loop0", "7", "7:", ":0", "x:y", "-1:0"];
+const DEVICES: [&str; 11] = ["D", " D", "999:0", "259:70000", "loop0", "/dev/loop0", "7", "7:", ":0", "x:y", "-1:0"];
 
 struct Pair<'a> {
     fake: &'a FakeKernel,

@@ -71,6 +71,7 @@ async fn main() -> ExitCode {
     };
     take_down(&args.work_dir);
     if args.down {
+        let _gone = fs::remove_dir_all(RUN_DIR);
         println!("quickstart: nothing of it is left");
         return ExitCode::SUCCESS;
     }
@@ -92,6 +93,10 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     };
+    if !args.keep {
+        // The lock goes with its file; whoever waits for a name in here has another file open by then.
+        let _gone = fs::remove_dir_all(RUN_DIR);
+    }
     drop(guard);
     code
 }
@@ -156,7 +161,8 @@ async fn demonstrate(args: &Args) -> anyhow::Result<Option<LastLine>> {
         println!("\nIt keeps running. Talk to it:\n");
         let weirctl = binary("weirctl");
         println!("    export WEIR_SERVER=http://{address}");
-        for command in ["get intents", "explain quickstart", "watch", "delete intent quickstart-limit --wait"] {
+        for command in ["get intents", "explain quickstart", "nodes", "watch", "delete intent quickstart-limit --wait"]
+        {
             println!("    {} {command}", weirctl.display());
         }
         println!("\nTake it down: ./quickstart --down\n");
