@@ -10,6 +10,7 @@ use std::{
 use weir_common::device::{DevNum, DeviceId};
 
 use super::{BlockDevice, DeviceKind, DeviceSnapshot, PathTarget, mountinfo};
+use crate::kernel::is_gone;
 
 /// Where to look; other places than the machine's own serve tests.
 #[derive(Clone, Debug)]
@@ -39,19 +40,20 @@ impl DeviceSnapshot {
     /// Looks at the devices, and where the given device paths and mount paths lead.
     ///
     /// # Errors
-    /// The list of devices or of mounts cannot be read at all.
+    /// The list of devices or of mounts, or a device that is there, cannot be read (no descriptors left, for instance): a
+    /// device that merely could not be looked at must not pass for one that is gone.
     pub fn take(sources: &Sources, paths: &[String], mounts: &[String]) -> io::Result<DeviceSnapshot> {
         let mut snapshot = DeviceSnapshot::default();
         for entry in fs::read_dir(&sources.sys_block)? {
-            let Ok(entry) = entry else { continue };
-            if let Some(device) = whole(&entry.path()) {
-                for partition in partitions(&entry.path()) {
+            let dir = entry?.path();
+            if let Some(device) = whole(&dir)? {
+                for partition in partitions(&dir)? {
                     snapshot.partitions.insert(partition, device.id.num);
                 }
                 snapshot.devices.insert(device.id.num, device);
             }
         }
-        snapshot.by_id = by_id(&sources.by_id);
+        snapshot.by_id = by_id(&sources.by_id)?;
         let mounted = mountinfo::parse(&fs::read_to_string(&sources.mountinfo)?);
         snapshot.attach_names(&mounted);
         for path in paths {
@@ -84,6 +86,15 @@ impl DeviceSnapshot {
     }
 }
 
+/// An attribute without which nothing can be said of a device; `None` where it, or the device, is not there.
+fn required(dir: &Path, name: &str) -> io::Result<Option<String>> {
+    match fs::read_to_string(dir.join(name)) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn read(dir: &Path, name: &str) -> Option<String> {
     fs::read_to_string(dir.join(name)).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
@@ -94,19 +105,24 @@ fn number(dir: &Path, name: &str) -> Option<u64> {
 
 /// A whole device; `None` where it is gone, hidden (a path of native NVMe multipath, which has no number to limit), or has no
 /// medium (an unattached loop).
-fn whole(dir: &Path) -> Option<BlockDevice> {
-    let kernel_name = dir.file_name()?.to_str()?.to_owned();
-    let num = read(dir, "dev")?.parse().ok()?;
-    if number(dir, "hidden") == Some(1) {
-        return None;
+///
+/// # Errors
+/// It is there and cannot be read.
+fn whole(dir: &Path) -> io::Result<Option<BlockDevice>> {
+    let Some(kernel_name) = dir.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
+        return Ok(None);
+    };
+    let (Some(dev), Some(size)) = (required(dir, "dev")?, required(dir, "size")?) else { return Ok(None) };
+    let hidden = required(dir, "hidden")?.is_some_and(|flag| flag == "1");
+    let diskseq = required(dir, "diskseq")?.and_then(|text| text.parse().ok());
+    let (Ok(num), Ok(sectors)) = (dev.parse(), size.parse::<u64>()) else { return Ok(None) };
+    if hidden || sectors == 0 {
+        return Ok(None);
     }
-    let size_bytes = number(dir, "size")?.saturating_mul(SECTOR);
-    if size_bytes == 0 {
-        return None;
-    }
+    let size_bytes = sectors.saturating_mul(SECTOR);
     let rotational = number(dir, "queue/rotational").map(|flag| flag != 0);
-    Some(BlockDevice {
-        id: DeviceId { num, diskseq: number(dir, "diskseq") },
+    Ok(Some(BlockDevice {
+        id: DeviceId { num, diskseq },
         kind: kind(&kernel_name, rotational),
         model: read(dir, "device/model"),
         serial: serial(dir),
@@ -116,9 +132,9 @@ fn whole(dir: &Path) -> Option<BlockDevice> {
         mount_paths: Vec::new(),
         scheduler: read(dir, "queue/scheduler").and_then(|text| active_scheduler(&text)),
         read_ahead_kib: number(dir, "queue/read_ahead_kb"),
-        below: below(&dir.join("slaves")),
+        below: below(&dir.join("slaves"))?,
         kernel_name,
-    })
+    }))
 }
 
 fn kind(name: &str, rotational: Option<bool>) -> DeviceKind {
@@ -156,20 +172,24 @@ fn active_scheduler(text: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str().map(str::to_owned))
-        .collect();
+/// Names in a directory, sorted; none where it is not there.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().to_str().map(str::to_owned));
+    }
     names.sort();
-    names
+    Ok(names)
 }
 
 /// Whole devices directly below: a slave that is a partition stands for the disk whose directory it lies in.
-fn below(slaves: &Path) -> Vec<String> {
-    let mut disks: Vec<String> = names(slaves)
+fn below(slaves: &Path) -> io::Result<Vec<String>> {
+    let mut disks: Vec<String> = names(slaves)?
         .into_iter()
         .filter_map(|name| {
             let slave = slaves.join(&name);
@@ -182,31 +202,34 @@ fn below(slaves: &Path) -> Vec<String> {
         .collect();
     disks.sort();
     disks.dedup();
-    disks
+    Ok(disks)
 }
 
 /// Numbers of a disk's own partitions: the directories in its own that have a file `partition`.
-fn partitions(dir: &Path) -> Vec<DevNum> {
-    names(dir)
-        .into_iter()
-        .map(|name| dir.join(name))
-        .filter(|path| path.join("partition").is_file())
-        .filter_map(|path| read(&path, "dev")?.parse().ok())
-        .collect()
+fn partitions(dir: &Path) -> io::Result<Vec<DevNum>> {
+    let mut numbers = Vec::new();
+    for name in names(dir)? {
+        let path = dir.join(name);
+        if path.join("partition").is_file() {
+            numbers.extend(required(&path, "dev")?.and_then(|dev| dev.parse::<DevNum>().ok()));
+        }
+    }
+    Ok(numbers)
 }
 
 fn device_number(rdev: u64) -> DevNum {
     DevNum { major: rustix::fs::major(rdev), minor: rustix::fs::minor(rdev) }
 }
 
-fn by_id(dir: &Path) -> BTreeMap<String, DevNum> {
-    names(dir)
+fn by_id(dir: &Path) -> io::Result<BTreeMap<String, DevNum>> {
+    let known = names(dir)?
         .into_iter()
         .filter_map(|name| {
             let metadata = fs::metadata(dir.join(&name)).ok()?;
             metadata.file_type().is_block_device().then(|| (name, device_number(metadata.rdev())))
         })
-        .collect()
+        .collect();
+    Ok(known)
 }
 
 fn path_target(path: &Path) -> PathTarget {
@@ -313,6 +336,21 @@ mod tests {
         let found: Vec<_> = snapshot.devices.values().map(|device| device.kernel_name.as_str()).collect();
         assert_eq!(found, ["loop1"]);
         assert_eq!(snapshot.devices[&num("7:1")].id.diskseq, Some(42));
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_read_is_not_taken_for_gone() {
+        let sysfs = Sysfs::new();
+        sysfs.disk("vda", "254:0");
+        // A directory in the file's place: there, and not to be read.
+        fs::remove_file(sysfs.0.path().join("block/vda/size")).unwrap();
+        fs::create_dir(sysfs.0.path().join("block/vda/size")).unwrap();
+        let sources = Sources {
+            sys_block: sysfs.0.path().join("block"),
+            mountinfo: sysfs.0.path().join("mountinfo"),
+            by_id: sysfs.0.path().join("by-id"),
+        };
+        assert!(DeviceSnapshot::take(&sources, &[], &[]).is_err());
     }
 
     #[test]

@@ -65,7 +65,25 @@ impl Enforcer {
             self.carry_out(&write, wanted, observed, input);
         }
         self.forget_what_is_back(&changes, wanted, observed);
+        self.heal(wanted, observed);
         writes
+    }
+
+    /// What holds what is wanted is in no trouble any more, whoever brought it there.
+    fn heal(&mut self, wanted: &Resolved, observed: &Observed) {
+        let healed: Vec<SettingKey> = self
+            .trouble
+            .keys()
+            .filter(|key| self.ledger.owned().contains_key(key))
+            .filter(|key| {
+                let value = wanted.settings.get(key).and_then(|desired| desired.enforced());
+                value.is_some_and(|value| observed.own(key).is_ok_and(|held| held == value))
+            })
+            .cloned()
+            .collect();
+        for key in healed {
+            self.succeeded(&key);
+        }
     }
 
     /// What must be durable before anything is written.

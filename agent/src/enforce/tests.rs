@@ -200,6 +200,18 @@ fn drift_is_repaired_and_counted_and_a_refusal_is_retried_with_patience() {
 }
 
 #[test]
+fn trouble_ends_when_the_kernel_holds_what_is_wanted_whoever_wrote_it() {
+    for version in BOTH {
+        let mut world = World::new(version, &["/a"]);
+        world.kernel.fail_writes(&world.file("/a", LimitKey::Rbps), 30, 1);
+        assert_eq!(world.rules(vec![rule("u", "/a", 100)]).rules[0].state, RuleState::Failed);
+        world.foreign("/a", LimitKey::Rbps, 100);
+        let report = world.pass();
+        assert_eq!((report.rules[0].state, report.writes), (RuleState::Applied, 0));
+    }
+}
+
+#[test]
 fn pause_changes_nothing_and_release_puts_all_back_until_resumed() {
     for version in BOTH {
         let mut world = World::new(version, &["/a"]);

@@ -129,6 +129,14 @@ pub fn errno_name(errno: i32) -> String {
         .map_or_else(|| format!("E{errno}"), |(_, name)| (*name).to_owned())
 }
 
+/// Whether a file of sysfs or of a cgroup cannot be accessed because it, or what it belonged to, is not there (any more).
+/// Any other error says nothing about that.
+pub fn is_gone(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let gone = [Errno::NOENT, Errno::NODEV, Errno::NXIO, Errno::NOTDIR];
+    error.raw_os_error().is_some_and(|errno| gone.iter().any(|gone| gone.raw_os_error() == errno))
+}
+
 /// Cumulative counters of one cgroup on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounters {

@@ -4,7 +4,7 @@
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use super::{Cgroup, WorkloadSnapshot};
-use crate::kernel::{CgroupRef, CgroupVersion};
+use crate::kernel::{CgroupRef, CgroupVersion, is_gone};
 
 /// Endings of units that systemd gives a cgroup of their own.
 const UNIT_ENDINGS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
@@ -13,17 +13,26 @@ impl WorkloadSnapshot {
     /// Looks at all cgroups below (and with) the root of a hierarchy.
     ///
     /// # Errors
-    /// The root itself cannot be read.
+    /// The root, or a cgroup that is there, cannot be read (no descriptors left, for instance): a cgroup that merely could
+    /// not be looked at must not pass for one that is gone.
     pub fn take(root: &Path, version: CgroupVersion) -> io::Result<WorkloadSnapshot> {
         let mut snapshot = WorkloadSnapshot::default();
         let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         snapshot.own_cgroup = own(&text, version).filter(|path| root.join(path.trim_start_matches('/')).is_dir());
-        fs::read_dir(root)?;
         let mut left = vec!["/".to_owned()];
         while let Some(path) = left.pop() {
             let dir = root.join(path.trim_start_matches('/'));
-            let Ok(metadata) = fs::metadata(&dir) else { continue };
-            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let (metadata, entries) = match fs::metadata(&dir).and_then(|m| Ok((m, fs::read_dir(&dir)?))) {
+                Ok(found) => found,
+                Err(error) if is_gone(&error) && path != "/" => continue,
+                Err(error) => return Err(error),
+            };
+            for entry in entries {
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    Err(error) if is_gone(&error) => break,
+                    Err(error) => return Err(error),
+                };
                 // Names of units are UTF-8; what is not cannot be chosen by an intent.
                 if let (Ok(kind), Some(name)) = (entry.file_type(), entry.file_name().to_str())
                     && kind.is_dir()
