@@ -1,7 +1,11 @@
 //! weir-controller: wiring only.
-#![allow(clippy::print_stdout, reason = "the line that says where it listens is its interface to scripts")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the line that says where it listens is its interface to scripts"
+)]
 
-use std::{io::Write, sync::Arc, time::Duration};
+use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
@@ -20,8 +24,19 @@ use weir_controller::{
 /// How long tasks may take to end.
 const GRACE: Duration = Duration::from_millis(1500);
 
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // One line with the causes: whoever starts it wants to know what to do, not where in the code it was found.
+        Err(error) => {
+            eprintln!("weir-controller: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn run() -> anyhow::Result<()> {
     let Config { listen, store, insecure, keep_revisions, log_format } = Config::parse();
     telemetry::init(log_format);
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
