@@ -24,7 +24,8 @@ fn digits(text: &str) -> Option<(u64, &str)> {
 /// # Errors
 /// EINVAL where there is no `MAJ:MIN` or no body; ENODEV where `exists` denies the device.
 pub(super) fn device(line: &str, exists: impl Fn(DevNum) -> bool) -> Result<(DevNum, &str), Errno> {
-    let line = line.trim();
+    // What follows the body is not cut off: a blank alone is a body, and an empty one.
+    let line = line.trim_start();
     let (major, rest) = digits(line).ok_or(Errno::INVAL)?;
     let (minor, body) = rest.strip_prefix(':').and_then(digits).ok_or(Errno::INVAL)?;
     if !body.starts_with(|c: char| c.is_ascii_whitespace()) {
