@@ -98,7 +98,14 @@ impl Enforcer {
                     Action::Restore { .. } | Action::Forget | Action::LeaveForeign { .. } => return None,
                 };
                 let uid = wanted.settings.get(&change.key)?.winner()?.uid.clone();
-                Some(Pending { key: change.key.clone(), observed: change.baseline, value, fence, uid })
+                Some(Pending {
+                    key: change.key.clone(),
+                    baseline: change.baseline,
+                    held: change.from,
+                    value,
+                    fence,
+                    uid,
+                })
             })
             .collect()
     }

@@ -260,6 +260,21 @@ fn a_cgroup_that_comes_back_inherits_nothing() {
 }
 
 #[test]
+fn a_cgroup_that_goes_while_it_is_limited_is_forgotten() {
+    for version in BOTH {
+        let mut world = World::new(version, &["/a"]);
+        assert_eq!(world.rules(vec![rule("u", "/a", 100)]).settings_held, 1);
+        world.kernel.remove_cgroup("/a");
+        // The look at the cgroups was a moment before.
+        world.pass();
+        world.workloads.cgroups.remove("/a");
+        let report = world.pass();
+        assert_eq!((report.settings_held, report.uids_held.len()), (0, 0));
+        assert!(world.rules(vec![]).uids_held.is_empty());
+    }
+}
+
+#[test]
 fn another_disk_under_the_number_inherits_nothing_and_keeps_no_remnant() {
     for version in BOTH {
         // The kernel keeps the line when only the medium behind a loop device changes.

@@ -88,8 +88,18 @@ impl KernelError {
 
     /// Whether the cgroup is gone (or is another one now), so that there is nothing to retry on.
     pub fn is_gone(&self) -> bool {
-        let errno = self.errno.map(rustix::io::Errno::from_raw_os_error);
-        self.step == KernelStep::Identity || (self.step == KernelStep::Read && errno == Some(rustix::io::Errno::NODEV))
+        use rustix::io::Errno;
+        let errno = self.errno.map(Errno::from_raw_os_error);
+        match self.step {
+            KernelStep::Identity => true,
+            // The hierarchy's root is held open, so this is about the cgroup.
+            KernelStep::OpenCgroup => matches!(errno, Some(Errno::NOENT | Errno::NOTDIR)),
+            // Every access to a file of a cgroup that was removed after it was opened.
+            KernelStep::Open | KernelStep::Read | KernelStep::Write => {
+                errno == Some(Errno::NODEV) && self.value.is_none()
+            }
+            KernelStep::ShortWrite | KernelStep::Refused => false,
+        }
     }
 }
 

@@ -36,6 +36,8 @@ enum Record {
     Writing {
         #[serde(flatten)]
         key: SettingKey,
+        /// What the kernel was seen to hold just before.
+        observed: LimitValue,
         value: LimitValue,
         fence: Fence,
         uid: String,
@@ -102,10 +104,11 @@ impl Journal {
         let mut records = Vec::new();
         for write in pending {
             if !self.owned.contains_key(&write.key) {
-                records.push(Record::Own { key: write.key.clone(), baseline: write.observed });
+                records.push(Record::Own { key: write.key.clone(), baseline: write.baseline });
             }
             records.push(Record::Writing {
                 key: write.key.clone(),
+                observed: write.held,
                 value: write.value,
                 fence: write.fence,
                 uid: write.uid.clone(),
@@ -206,7 +209,7 @@ fn apply(owned: &mut BTreeMap<SettingKey, Owned>, record: Record) {
                 uid: String::new(),
             });
         }
-        Record::Writing { key, value, fence, uid } => {
+        Record::Writing { key, observed, value, fence, uid } => {
             // Without a line that was lost with its baseline: what is written is ours, and none was before as far as is known.
             let entry = owned.entry(key).or_insert_with(|| Owned {
                 baseline: LimitValue::Unlimited,
@@ -215,8 +218,10 @@ fn apply(owned: &mut BTreeMap<SettingKey, Owned>, record: Record) {
                 fence,
                 uid: String::new(),
             });
-            if entry.written != value {
-                entry.earlier = Some(entry.written);
+            // A write that failed leaves what was there: what the kernel was seen to hold stays ours, however many writes are
+            // announced after it and fail.
+            if entry.is_ours(observed) {
+                entry.earlier = Some(observed);
             }
             (entry.written, entry.fence, entry.uid) = (value, fence, uid);
         }

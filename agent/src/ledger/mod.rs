@@ -29,7 +29,7 @@ pub struct Owned {
     pub baseline: LimitValue,
     /// What was last written, or was about to be when the agent ended.
     pub written: LimitValue,
-    /// What was written before that: the kernel still holds it where the agent ended before its last write.
+    /// What the kernel was last seen to hold of ours: it still does where the agent ended before its last write, or that failed.
     pub earlier: Option<LimitValue>,
     /// Fence of the plan for which it was written.
     pub fence: Fence,
@@ -49,8 +49,10 @@ impl Owned {
 pub struct Pending {
     /// The setting.
     pub key: SettingKey,
-    /// What the kernel holds now; becomes the baseline where the setting is not owned yet.
-    pub observed: LimitValue,
+    /// The value before the first touch, where the setting is not owned yet.
+    pub baseline: LimitValue,
+    /// What the kernel holds now.
+    pub held: LimitValue,
     /// What will be written.
     pub value: LimitValue,
     /// For which plan.

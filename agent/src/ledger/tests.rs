@@ -22,7 +22,14 @@ fn value(n: u64) -> LimitValue {
 
 fn pending(path: &str, observed: u64, new: u64) -> Pending {
     let fence = Fence { store_epoch: 1, revision: new, facts_generation: 1 };
-    Pending { key: key(path), observed: value(observed), value: value(new), fence, uid: "u1".into() }
+    Pending {
+        key: key(path),
+        baseline: value(observed),
+        held: value(observed),
+        value: value(new),
+        fence,
+        uid: "u1".into(),
+    }
 }
 
 fn open(dir: &Path) -> Ledger {
@@ -46,6 +53,21 @@ fn the_first_baseline_survives_everything() {
     assert_eq!((owned.baseline, owned.written, owned.earlier), (value(50), value(20), Some(value(10))));
     assert_eq!(ledger.owned()[&key("/b")].baseline, LimitValue::Unlimited);
     assert_eq!(ledger.node_uid(), uid);
+}
+
+#[test]
+fn what_the_kernel_holds_stays_ours_through_writes_that_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    ledger.begin(&[pending("/a", 50, 10)]).unwrap();
+    for new in [20, 30, 40] {
+        ledger.begin(&[pending("/a", 10, new)]).unwrap();
+    }
+    drop(ledger);
+    let ledger = open(dir.path());
+    let owned = &ledger.owned()[&key("/a")];
+    assert!(owned.is_ours(value(10)) && owned.is_ours(value(40)));
+    assert_eq!(owned.baseline, value(50));
 }
 
 #[test]
