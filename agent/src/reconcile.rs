@@ -80,9 +80,11 @@ impl Reconciler {
         while !shutdown.is_cancelled() {
             let started = Instant::now();
             self.pass(&mut look, plan_changed);
-            plan_changed = false;
-            if let Some(ready) = ready.take() {
-                ready();
+            if look.saw_devices && look.saw_workloads {
+                plan_changed = false;
+                if let Some(ready) = ready.take() {
+                    ready();
+                }
             }
             let due = started + self.period;
             while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -120,12 +122,16 @@ impl Reconciler {
         let mounts: Vec<String> = plan.iter().flat_map(|plan| plan.mount_paths()).collect();
         // What cannot be looked at is as it was: nothing is released because a directory could not be listed.
         match DeviceSnapshot::take(&self.sources, &paths, &mounts) {
-            Ok(devices) => look.devices = devices,
+            Ok(devices) => (look.devices, look.saw_devices) = (devices, true),
             Err(error) => tracing::error!(%error, "the block devices cannot be listed"),
         }
         match WorkloadSnapshot::take(&self.kernel.root(), self.kernel.version()) {
-            Ok(workloads) => look.workloads = workloads,
+            Ok(workloads) => (look.workloads, look.saw_workloads) = (workloads, true),
             Err(error) => tracing::error!(%error, "the cgroups cannot be listed"),
+        }
+        if !(look.saw_devices && look.saw_workloads) {
+            // Nothing is known of the node yet: that is no reason to change anything on it.
+            return self.reports.borrow().clone();
         }
         self.facts.send_if_modified(|facts| {
             let devices: Vec<BlockDevice> = look.devices.devices.values().cloned().collect();
@@ -181,7 +187,9 @@ impl Reconciler {
 #[derive(Default)]
 struct Look {
     devices: DeviceSnapshot,
+    saw_devices: bool,
     workloads: WorkloadSnapshot,
+    saw_workloads: bool,
     quarantined: Vec<Condition>,
 }
 

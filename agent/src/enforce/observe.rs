@@ -15,6 +15,8 @@ type Limits = BTreeMap<weir_common::device::DevNum, LimitSet>;
 /// A reading of the kernel.
 #[derive(Debug, Default)]
 pub struct Observed {
+    /// v2: an ancestor's limit holds for what is below it.
+    hierarchical: bool,
     cgroups: BTreeMap<CgroupRef, Result<Limits, KernelError>>,
 }
 
@@ -32,7 +34,8 @@ impl Observed {
                 wanted.extend(ancestors.filter_map(|path| Some(workloads.cgroups.get(path)?.cgroup.clone())));
             }
         }
-        let mut observed = Observed::default();
+        let hierarchical = kernel.version() == CgroupVersion::V2;
+        let mut observed = Observed { hierarchical, ..Observed::default() };
         for cgroup in wanted {
             observed.read_again(kernel, &cgroup);
         }
@@ -63,6 +66,9 @@ impl Observed {
     /// not the cgroup's own. `None` where the cgroup could not be read.
     pub fn effective<'a>(&self, key: &'a SettingKey) -> Option<(LimitValue, Option<&'a str>)> {
         let mut strictest = (self.own(key).ok()?, None);
+        if !self.hierarchical {
+            return Some(strictest);
+        }
         for path in WorkloadSnapshot::ancestors(&key.cgroup.path) {
             if let Some(value) = self.value_at(path, key)
                 && value < strictest.0

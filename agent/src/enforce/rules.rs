@@ -219,9 +219,16 @@ fn node_conditions(enforcer: &Enforcer, plan: &Plan, input: &Input<'_>) -> Vec<C
             ),
         )),
     }
+    // What could not be put back belongs to no rule any more, so the node says it.
+    let unwanted = |key: &SettingKey| {
+        let desired = input.resolved.settings.get(key);
+        plan.directive == Directive::Released || desired.is_none_or(|desired| desired.enforced().is_none())
+    };
+    let stuck = enforcer.trouble.iter().filter(|(key, _)| enforcer.ledger.owned().contains_key(key) && unwanted(key));
+    findings.extend(stuck.map(|(_, finding)| finding.clone()));
     if !enforcer.foreign_kept.is_empty() {
         let told: Vec<&str> = enforcer.foreign_kept.iter().map(String::as_str).collect();
         findings.push(Finding::holds(ConditionType::ForeignValueKept, "ChangedByOthers", told.join("; ")));
     }
-    timed(findings, 0, &enforcer.last.node, input.wall)
+    timed(one_of_each(findings), 0, &enforcer.last.node, input.wall)
 }

@@ -336,6 +336,33 @@ fn effective_is_the_strictest_ancestor_on_v2_and_io_that_is_withheld_is_said() {
 }
 
 #[test]
+fn on_v1_an_ancestors_limit_is_not_effective_below_it() {
+    let mut world = World::new(CgroupVersion::V1, &["/p", "/p/a"]);
+    let report = world.rules(vec![rule("u", "/p/a", 100), rule("v", "/p", 20)]);
+    let below = report.settings.iter().find(|setting| setting.key.cgroup.path == "/p/a").unwrap();
+    assert_eq!(below.effective_from, None);
+    assert_eq!(below.effective, Some(below.intended));
+}
+
+#[test]
+fn what_cannot_be_put_back_is_told_by_the_node() {
+    for version in BOTH {
+        let mut world = World::new(version, &["/a"]);
+        world.rules(vec![rule("u", "/a", 100)]);
+        world.kernel.fail_writes(&world.file("/a", LimitKey::Rbps), 30, 1);
+        let report = world.rules(vec![]);
+        let told = report.node.iter().find(|c| c.finding.kind == ConditionType::WriteFailed).expect("a condition");
+        assert_eq!(told.finding.access.as_ref().unwrap().errno_name(), "EROFS");
+        assert_eq!(report.uids_held.len(), 1);
+        let mut last = world.pass();
+        for _ in 0..5 {
+            last = world.pass();
+        }
+        assert!(last.node.is_empty() && last.uids_held.is_empty(), "{:?}", last.node);
+    }
+}
+
+#[test]
 fn release_all_says_what_became_of_each() {
     for version in BOTH {
         let mut world = World::new(version, &["/a", "/b", "/c"]);
