@@ -46,6 +46,12 @@ pub enum ConditionType {
     LedgerQuarantined,
     /// The stored plan was damaged and set aside.
     PlanQuarantined,
+    /// The block devices cannot be listed: what is in force is kept as it was.
+    DevicesUnreadable,
+    /// The cgroups cannot be listed: what is in force is kept as it was.
+    WorkloadsUnreadable,
+    /// The agent cannot tell its own cgroup, so no intent is kept from limiting it.
+    OwnCgroupUnknown,
     /// Out of contact with every controller.
     Stale,
     /// The node is told to change nothing.
@@ -77,6 +83,9 @@ impl ConditionType {
             ConditionType::Overruled => "Overruled",
             ConditionType::LedgerQuarantined => "LedgerQuarantined",
             ConditionType::PlanQuarantined => "PlanQuarantined",
+            ConditionType::DevicesUnreadable => "DevicesUnreadable",
+            ConditionType::WorkloadsUnreadable => "WorkloadsUnreadable",
+            ConditionType::OwnCgroupUnknown => "OwnCgroupUnknown",
             ConditionType::Stale => "Stale",
             ConditionType::Paused => "Paused",
             ConditionType::Released => "Released",

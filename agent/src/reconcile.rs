@@ -121,13 +121,25 @@ impl Reconciler {
         let paths: Vec<String> = plan.iter().flat_map(|plan| plan.device_paths()).collect();
         let mounts: Vec<String> = plan.iter().flat_map(|plan| plan.mount_paths()).collect();
         // What cannot be looked at is as it was: nothing is released because a directory could not be listed.
+        let mut findings = Vec::new();
+        let mut unreadable = |kind, error: std::io::Error| {
+            tracing::error!(%error, condition = ConditionType::name(kind), "the node cannot be looked at");
+            findings.push(Finding::holds(kind, "LookFailed", format!("kept as it was last seen: {error}")));
+        };
         match DeviceSnapshot::take(&self.sources, &paths, &mounts) {
-            Ok(devices) => (look.devices, look.saw_devices) = (devices, true),
-            Err(error) => tracing::error!(%error, "the block devices cannot be listed"),
+            Ok(mut devices) => {
+                devices.keep_unreadable(&look.devices);
+                (look.devices, look.saw_devices) = (devices, true);
+            }
+            Err(error) => unreadable(ConditionType::DevicesUnreadable, error),
         }
         match WorkloadSnapshot::take(&self.kernel.root(), self.kernel.version()) {
             Ok(workloads) => (look.workloads, look.saw_workloads) = (workloads, true),
-            Err(error) => tracing::error!(%error, "the cgroups cannot be listed"),
+            Err(error) => unreadable(ConditionType::WorkloadsUnreadable, error),
+        }
+        if look.saw_workloads && look.workloads.own_cgroup.is_none() {
+            let message = "this agent finds itself in no cgroup of the hierarchy, so no limit is kept from reaching it";
+            findings.push(Finding::holds(ConditionType::OwnCgroupUnknown, "NotInHierarchy", message));
         }
         if !(look.saw_devices && look.saw_workloads) {
             // Nothing is known of the node yet: that is no reason to change anything on it.
@@ -150,6 +162,8 @@ impl Reconciler {
             wall: SystemTime::now(),
             random: fastrand::f64(),
         });
+        look.conditions = timed(findings, 0, &look.conditions, SystemTime::now());
+        report.node.extend(look.conditions.iter().cloned());
         if look.quarantined.is_empty() {
             look.quarantined = quarantine_conditions(&self.quarantined);
         }
@@ -190,6 +204,8 @@ struct Look {
     saw_devices: bool,
     workloads: WorkloadSnapshot,
     saw_workloads: bool,
+    /// What is wrong with the look itself.
+    conditions: Vec<Condition>,
     quarantined: Vec<Condition>,
 }
 

@@ -79,6 +79,11 @@ pub enum PathTarget {
     NotADevice,
     /// Nothing is there.
     NotFound,
+    /// It could not be looked up.
+    Unreadable {
+        /// Why not.
+        error: String,
+    },
 }
 
 /// All that `resolve` needs to know of devices, as values.
@@ -101,5 +106,14 @@ impl DeviceSnapshot {
     pub fn whole(&self, num: DevNum) -> Option<&BlockDevice> {
         let num = self.partitions.get(&num).copied().unwrap_or(num);
         self.devices.get(&num)
+    }
+
+    /// Where a path could not be looked up, it leads where it led before: nothing is released because of that.
+    pub fn keep_unreadable(&mut self, before: &DeviceSnapshot) {
+        for (path, target) in &mut self.paths {
+            if let (PathTarget::Unreadable { .. }, Some(old)) = (&*target, before.paths.get(path)) {
+                *target = old.clone();
+            }
+        }
     }
 }

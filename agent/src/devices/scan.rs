@@ -224,11 +224,13 @@ fn device_number(rdev: u64) -> DevNum {
 fn by_id(dir: &Path) -> io::Result<BTreeMap<String, DevNum>> {
     let known = names(dir)?
         .into_iter()
-        .filter_map(|name| {
-            let metadata = fs::metadata(dir.join(&name)).ok()?;
-            metadata.file_type().is_block_device().then(|| (name, device_number(metadata.rdev())))
+        .filter_map(|name| match fs::metadata(dir.join(&name)) {
+            Ok(metadata) if metadata.file_type().is_block_device() => Some(Ok((name, device_number(metadata.rdev())))),
+            Ok(_) => None,
+            Err(error) if is_gone(&error) => None,
+            Err(error) => Some(Err(error)),
         })
-        .collect();
+        .collect::<io::Result<_>>()?;
     Ok(known)
 }
 
@@ -237,7 +239,8 @@ fn path_target(path: &Path) -> PathTarget {
         Ok(metadata) if metadata.file_type().is_block_device() => PathTarget::Block(device_number(metadata.rdev())),
         Ok(metadata) if metadata.file_type().is_char_device() => PathTarget::CharacterDevice,
         Ok(_) => PathTarget::NotADevice,
-        Err(_) => PathTarget::NotFound,
+        Err(error) if is_gone(&error) => PathTarget::NotFound,
+        Err(error) => PathTarget::Unreadable { error: error.to_string() },
     }
 }
 
@@ -351,6 +354,22 @@ mod tests {
             by_id: sysfs.0.path().join("by-id"),
         };
         assert!(DeviceSnapshot::take(&sources, &[], &[]).is_err());
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_looked_up_leads_where_it_led_before() {
+        let sysfs = Sysfs::new();
+        let link = sysfs.0.path().join("link");
+        std::os::unix::fs::symlink(&link, &link).unwrap();
+        let (path, known) = (link.to_str().unwrap(), PathTarget::Block(num("7:1")));
+        let mut now = sysfs.take(&[path], &[]);
+        assert!(matches!(now.paths[path], PathTarget::Unreadable { .. }));
+        let mut before = DeviceSnapshot::default();
+        now.keep_unreadable(&before);
+        assert!(matches!(now.paths[path], PathTarget::Unreadable { .. }));
+        before.paths.insert(path.to_owned(), known.clone());
+        now.keep_unreadable(&before);
+        assert_eq!(now.paths[path], known);
     }
 
     #[test]

@@ -157,7 +157,8 @@ impl Enforcer {
                 Some(finding) => self.failed(&change.key, finding, input),
                 None => {
                     self.succeeded(&change.key);
-                    if change.action == (Action::Set { to, drift: true }) {
+                    // After a failed write, or a start, a value that is not there was not changed by anybody.
+                    if change.action == (Action::Set { to, drift: true }) && self.confirmed.contains(&change.key) {
                         *self.repairs.entry(change.key.clone()).or_default() += 1;
                     }
                 }
@@ -202,15 +203,16 @@ impl Enforcer {
     /// Foreign values that stay are told in the node's conditions: the rule that they would belong to is gone.
     fn note_foreign(&mut self, changes: &[Change]) {
         /// How many are remembered.
-        const REMEMBERED: usize = 8;
+        const REMEMBERED: usize = 64;
         for change in changes {
-            if let Action::LeaveForeign { value } = change.action {
+            if let Action::LeaveForeign { value } = change.action
+                && self.foreign_kept.insert(change.key.clone(), value) != Some(value)
+            {
                 tracing::warn!(setting = %change.key, %value, "somebody else's value is left in place");
-                self.foreign_kept.push_back(format!("{} was left at {value}, set by somebody else", change.key));
-                if self.foreign_kept.len() > REMEMBERED {
-                    self.foreign_kept.pop_front();
-                }
             }
+        }
+        while self.foreign_kept.len() > REMEMBERED {
+            self.foreign_kept.pop_last();
         }
     }
 

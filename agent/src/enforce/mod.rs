@@ -10,12 +10,12 @@ pub mod report;
 mod rules;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use weir_common::backoff::Backoff;
+use weir_common::{backoff::Backoff, units::LimitValue};
 
 use self::{
     diff::Action,
@@ -66,10 +66,12 @@ pub struct Enforcer {
     retries: BTreeMap<SettingKey, Retry>,
     written_at: BTreeMap<SettingKey, Instant>,
     repairs: BTreeMap<SettingKey, u64>,
+    /// Settings that this process has seen to hold what is wanted: only of those it can say that somebody changed them.
+    confirmed: BTreeSet<SettingKey>,
     /// What is wrong with a setting as of its last access.
     trouble: BTreeMap<SettingKey, Finding>,
-    /// Foreign values that were left in place when their settings were given up, the latest ones.
-    foreign_kept: VecDeque<String>,
+    /// Foreign values that were left in place when their settings were given up, as long as they are there.
+    foreign_kept: BTreeMap<SettingKey, LimitValue>,
     /// The last report: conditions keep their times.
     last: Report,
 }
@@ -94,8 +96,9 @@ impl Enforcer {
             retries: BTreeMap::new(),
             written_at: BTreeMap::new(),
             repairs: BTreeMap::new(),
+            confirmed: BTreeSet::new(),
             trouble: BTreeMap::new(),
-            foreign_kept: VecDeque::new(),
+            foreign_kept: BTreeMap::new(),
             last: Report::default(),
         }
     }
@@ -121,13 +124,14 @@ impl Enforcer {
             Some(Directive::Released) => &nothing,
             _ => input.resolved,
         };
-        let keys = input.resolved.settings.keys().chain(self.ledger.owned().keys());
+        let keys = input.resolved.settings.keys().chain(self.ledger.owned().keys()).chain(self.foreign_kept.keys());
         let mut observed = Observed::take(&*self.kernel, keys, input.workloads);
         let mut writes = 0;
         if matches!(directive, Some(Directive::Active | Directive::Released)) {
             writes = self.enforce(wanted, &mut observed, &input);
         }
-        self.forget_old_state(input.resolved);
+        self.confirm(wanted, &observed);
+        self.forget_old_state(input.resolved, &observed);
         let mut report = rules::report(self, &observed, &input);
         report.writes = writes;
         self.last = report.clone();
@@ -195,14 +199,29 @@ impl Enforcer {
         self.trouble.remove(key);
     }
 
-    /// Drops what is remembered of settings that are neither wanted nor owned.
-    fn forget_old_state(&mut self, resolved: &Resolved) {
+    /// Notes which settings hold what is wanted.
+    fn confirm(&mut self, wanted: &Resolved, observed: &Observed) {
+        for (key, desired) in &wanted.settings {
+            let held = desired.enforced().is_some_and(|value| observed.own(key).is_ok_and(|held| held == value));
+            if !held {
+                self.confirmed.remove(key);
+            } else if !self.confirmed.contains(key) {
+                self.confirmed.insert(key.clone());
+            }
+        }
+    }
+
+    /// Drops what is remembered of settings that are neither wanted nor owned, and of foreign values that are gone.
+    fn forget_old_state(&mut self, resolved: &Resolved, observed: &Observed) {
+        let wanted = |key: &SettingKey| resolved.settings.get(key).is_some_and(|desired| desired.enforced().is_some());
+        self.foreign_kept.retain(|key, value| !wanted(key) && observed.own(key).is_ok_and(|held| held == *value));
         let owned = self.ledger.owned();
         let live = |key: &SettingKey| resolved.settings.contains_key(key) || owned.contains_key(key);
         self.retries.retain(|key, _| live(key));
         self.written_at.retain(|key, _| live(key));
         self.repairs.retain(|key, _| live(key));
         self.trouble.retain(|key, _| live(key));
+        self.confirmed.retain(live);
     }
 
     fn conditions_before(&self, uid: &str) -> &[Condition] {

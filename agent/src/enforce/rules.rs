@@ -226,9 +226,9 @@ fn node_conditions(enforcer: &Enforcer, plan: &Plan, input: &Input<'_>) -> Vec<C
     };
     let stuck = enforcer.trouble.iter().filter(|(key, _)| enforcer.ledger.owned().contains_key(key) && unwanted(key));
     findings.extend(stuck.map(|(_, finding)| finding.clone()));
-    if !enforcer.foreign_kept.is_empty() {
-        let told: Vec<&str> = enforcer.foreign_kept.iter().map(String::as_str).collect();
-        findings.push(Finding::holds(ConditionType::ForeignValueKept, "ChangedByOthers", told.join("; ")));
-    }
+    findings.extend(enforcer.foreign_kept.iter().map(|(key, value)| {
+        let message = format!("{key} was left at {value}, set by somebody else");
+        Finding::holds(ConditionType::ForeignValueKept, "ChangedByOthers", message)
+    }));
     timed(one_of_each(findings), 0, &enforcer.last.node, input.wall)
 }

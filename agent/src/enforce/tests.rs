@@ -195,7 +195,9 @@ fn drift_is_repaired_and_counted_and_a_refusal_is_retried_with_patience() {
         let writes: usize = (0..20).map(|_| world.pass().writes).sum();
         assert_eq!(world.held("/a", LimitKey::Rbps), Some(50));
         assert_eq!(writes, 3, "two more refusals and the success, not one a period");
-        assert_eq!(world.pass().rules[0].state, RuleState::Applied);
+        let report = world.pass();
+        assert_eq!(report.rules[0].state, RuleState::Applied);
+        assert_eq!(report.settings[0].drift_repairs, 1, "a retry is no repair: nobody changed anything");
     }
 }
 
@@ -239,6 +241,10 @@ fn at_release_a_foreign_value_stays() {
         world.foreign("/a", LimitKey::Rbps, 333);
         let report = world.rules(vec![]);
         assert_eq!((world.held("/a", LimitKey::Rbps), report.settings_held), (Some(333), 0));
+        let told = |report: &Report| report.node.iter().any(|c| c.finding.kind == ConditionType::ForeignValueKept);
+        assert!(told(&report) && told(&world.pass()), "as long as it is there");
+        world.foreign("/a", LimitKey::Rbps, 0);
+        assert!(!told(&world.pass()));
     }
 }
 

@@ -112,6 +112,9 @@ fn term_findings(term: &DeviceTerm, snapshot: &DeviceSnapshot) -> Vec<Finding> {
                 Some(none("NotMounted", format!("nothing is mounted at {path}")))
             }
             None | Some(PathTarget::NotFound) => Some(none("PathNotFound", format!("{path} is not there"))),
+            Some(PathTarget::Unreadable { error }) => {
+                Some(none("PathUnreadable", format!("{path} cannot be looked up: {error}")))
+            }
             Some(PathTarget::NotADevice) => Some(none("NotADevice", format!("{path} is no device node"))),
             Some(PathTarget::CharacterDevice) => Some(Finding::holds(
                 ConditionType::CharacterDevice,
@@ -152,8 +155,11 @@ pub(super) fn cgroups<'a>(
     if matched.is_empty() {
         findings.push(Finding::holds(ConditionType::NoWorkload, "NothingMatches", "no cgroup of this node matches"));
     }
-    let own = workloads.own_cgroup.as_deref();
-    matched.into_iter().filter(|cgroup| !refuse(rule, &cgroup.cgroup.path, own, findings)).collect()
+    let guarded = Guarded {
+        own: workloads.own_cgroup.as_deref(),
+        system_units: workloads.cgroups.keys().filter(|path| system_unit(path)).map(String::as_str).collect(),
+    };
+    matched.into_iter().filter(|cgroup| !refuse(rule, &cgroup.cgroup.path, &guarded, findings)).collect()
 }
 
 fn cgroup_matches(term: &WorkloadTerm, cgroup: &Cgroup) -> bool {
@@ -166,8 +172,19 @@ fn cgroup_matches(term: &WorkloadTerm, cgroup: &Cgroup) -> bool {
         && term.systemd_unit.as_ref().is_none_or(|pattern| unit.is_some_and(|unit| glob::matches(pattern, unit)))
 }
 
+/// What a limit must not reach unless the rule allows it.
+struct Guarded<'a> {
+    own: Option<&'a str>,
+    /// Cgroups of the node's services, and what is below them.
+    system_units: Vec<&'a str>,
+}
+
+fn system_unit(path: &str) -> bool {
+    path.split('/').any(|component| SYSTEM_UNITS.contains(&component))
+}
+
 /// Whether a cgroup is not to be limited; says so.
-fn refuse(rule: &Rule, path: &str, own: Option<&str>, findings: &mut Vec<Finding>) -> bool {
+fn refuse(rule: &Rule, path: &str, guarded: &Guarded<'_>, findings: &mut Vec<Finding>) -> bool {
     if path == "/" {
         findings.push(Finding::holds(
             ConditionType::RootCgroupRefused,
@@ -180,8 +197,7 @@ fn refuse(rule: &Rule, path: &str, own: Option<&str>, findings: &mut Vec<Finding
         return false;
     }
     let within = |outer: &str, inner: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
-    let unit = path.split('/').find(|component| SYSTEM_UNITS.contains(component));
-    if SYSTEM.iter().any(|top| within(top, path)) || unit.is_some() {
+    if SYSTEM.iter().any(|top| within(top, path)) || system_unit(path) {
         findings.push(Finding::holds(
             ConditionType::SystemCgroupRefused,
             "SystemCgroup",
@@ -189,8 +205,17 @@ fn refuse(rule: &Rule, path: &str, own: Option<&str>, findings: &mut Vec<Finding
         ));
         return true;
     }
+    // A limit reaches what is below: on v2 by the hierarchy, on v1 by the parts that it is shared out among.
+    if let Some(service) = guarded.system_units.iter().find(|service| within(path, service)) {
+        findings.push(Finding::holds(
+            ConditionType::SystemCgroupRefused,
+            "SystemCgroupBelow",
+            format!("{path} holds {service}, on which the node depends; an intent may limit it with allow_system"),
+        ));
+        return true;
+    }
     // An agent in the root has no cgroup of its own.
-    if let Some(own) = own.filter(|own| *own != "/")
+    if let Some(own) = guarded.own.filter(|own| *own != "/")
         && (within(own, path) || within(path, own))
     {
         findings.push(Finding::holds(

@@ -133,6 +133,22 @@ fn root_system_and_own_cgroups_are_refused() {
 }
 
 #[test]
+fn a_cgroup_above_a_service_of_the_node_is_refused() {
+    let tree = workloads(&[("/kube", 0), ("/kube/kubelet.service", 1), ("/kube/pods", 0), ("/kube/pods/a", 1)]);
+    for version in [V1, V2] {
+        let mut all = rule("all", "/kube", 100);
+        let resolved = resolve(std::slice::from_ref(&all), &devices(&["7:0"]), &tree, node(version));
+        assert_eq!(enforced(&resolved), []);
+        assert_eq!(kinds(&resolved, "all"), [ConditionType::SystemCgroupRefused]);
+        all.allow_system = true;
+        let resolved = resolve(&[all], &devices(&["7:0"]), &tree, node(version));
+        assert!(!enforced(&resolved).is_empty());
+        let resolved = resolve(&[rule("pods", "/kube/pods", 100)], &devices(&["7:0"]), &tree, node(version));
+        assert!(!enforced(&resolved).is_empty(), "a name beside it is no reason");
+    }
+}
+
+#[test]
 fn device_names_lead_to_one_disk_or_say_why_not() {
     let mut all = devices(&["259:0", "259:1", "253:0"]);
     all.partitions.insert("259:7".parse().unwrap(), "259:1".parse().unwrap());

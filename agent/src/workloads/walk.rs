@@ -17,8 +17,6 @@ impl WorkloadSnapshot {
     /// not be looked at must not pass for one that is gone.
     pub fn take(root: &Path, version: CgroupVersion) -> io::Result<WorkloadSnapshot> {
         let mut snapshot = WorkloadSnapshot::default();
-        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        snapshot.own_cgroup = own(&text, version).filter(|path| root.join(path.trim_start_matches('/')).is_dir());
         let mut left = vec!["/".to_owned()];
         while let Some(path) = left.pop() {
             let dir = root.join(path.trim_start_matches('/'));
@@ -40,21 +38,42 @@ impl WorkloadSnapshot {
                     left.push(if path == "/" { format!("/{name}") } else { format!("{path}/{name}") });
                 }
             }
+            let processes = Processes::read(&dir);
+            if processes.own {
+                snapshot.own_cgroup = Some(path.clone());
+            }
             let cgroup = Cgroup {
-                processes: processes(&dir),
+                processes: processes.count,
                 systemd_unit: unit(&path),
                 cgroup: CgroupRef { path: path.clone(), id: metadata.ino() },
             };
             snapshot.cgroups.insert(path, cgroup);
         }
+        if snapshot.own_cgroup.is_none() {
+            let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+            snapshot.own_cgroup = own(&text, version).filter(|path| snapshot.cgroups.contains_key(path));
+        }
         Ok(snapshot)
     }
 }
 
-/// Processes directly in a cgroup; 0 where the kernel does not list them (a threaded cgroup).
-fn processes(dir: &Path) -> u32 {
-    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    u32::try_from(text.lines().count()).unwrap_or(u32::MAX)
+/// The processes directly in a cgroup.
+struct Processes {
+    /// 0 where the kernel does not list them (a threaded cgroup).
+    count: u32,
+    /// This process is one of them. Unlike the path in /proc/self/cgroup, which a cgroup namespace shortens, this is true
+    /// wherever the hierarchy was mounted: the kernel lists the numbers of the reader's own pid namespace.
+    own: bool,
+}
+
+impl Processes {
+    fn read(dir: &Path) -> Processes {
+        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        Processes {
+            count: u32::try_from(text.lines().count()).unwrap_or(u32::MAX),
+            own: text.lines().any(|line| line.parse() == Ok(std::process::id())),
+        }
+    }
 }
 
 fn unit(path: &str) -> Option<String> {
@@ -63,7 +82,7 @@ fn unit(path: &str) -> Option<String> {
 }
 
 /// The cgroup of the reading process, from the text of /proc/self/cgroup; `None` where it lies outside what this cgroup
-/// namespace shows.
+/// namespace shows, or is its root: what a namespace calls `/` may lie anywhere in the hierarchy.
 fn own(text: &str, version: CgroupVersion) -> Option<String> {
     let path = text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -74,7 +93,8 @@ fn own(text: &str, version: CgroupVersion) -> Option<String> {
         };
         wanted.then_some(path)
     })?;
-    (path.starts_with('/') && !path.split('/').any(|component| component == "..")).then(|| path.to_owned())
+    let inside = path.len() > 1 && path.starts_with('/') && !path.split('/').any(|component| component == "..");
+    inside.then(|| path.to_owned())
 }
 
 #[cfg(test)]
@@ -102,11 +122,25 @@ mod tests {
     }
 
     #[test]
+    fn the_own_cgroup_is_where_the_kernel_lists_this_process() {
+        let root = tempfile::tempdir().unwrap();
+        for (path, procs) in
+            [("", "1\n".to_owned()), ("pods", String::new()), ("pods/agent", format!("0\n{}\n", std::process::id()))]
+        {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+            fs::write(root.path().join(path).join("cgroup.procs"), procs).unwrap();
+        }
+        let snapshot = WorkloadSnapshot::take(root.path(), CgroupVersion::V2).unwrap();
+        assert_eq!(snapshot.own_cgroup.as_deref(), Some("/pods/agent"));
+    }
+
+    #[test]
     fn own_cgroup_by_version() {
         let text = "9:name=systemd:/a\n7:blkio,cpu:/b\n0::/c\n";
         assert_eq!(own(text, CgroupVersion::V1).as_deref(), Some("/b"));
         assert_eq!(own(text, CgroupVersion::V2).as_deref(), Some("/c"));
         assert_eq!(own("0::/../../outside\n", CgroupVersion::V2), None);
+        assert_eq!(own("0::/\n", CgroupVersion::V2), None);
         assert_eq!(own("", CgroupVersion::V1), None);
     }
 }
