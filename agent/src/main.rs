@@ -42,7 +42,15 @@ fn main() -> ExitCode {
     })
 }
 
-fn open(options: &Options) -> anyhow::Result<(Arc<dyn Kernel>, Ledger, Vec<weir_agent::ledger::Quarantine>)> {
+/// What a start of the agent, or a release, stands on.
+struct Opened {
+    kernel: Arc<dyn Kernel>,
+    ledger: Ledger,
+    quarantined: Vec<weir_agent::ledger::Quarantine>,
+    boot_id: String,
+}
+
+fn open(options: &Options) -> anyhow::Result<Opened> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "weir-agent must run as root: the throttle files can be written by nobody else"
@@ -51,15 +59,16 @@ fn open(options: &Options) -> anyhow::Result<(Arc<dyn Kernel>, Ledger, Vec<weir_
     let root = hierarchy.root.clone();
     let kernel = RealKernel::open(hierarchy).with_context(|| format!("open {}", root.display()))?;
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read the boot id")?;
-    let (ledger, quarantined) = Ledger::open(&options.state_dir, boot_id.trim())?;
+    let boot_id = boot_id.trim().to_owned();
+    let (ledger, quarantined) = Ledger::open(&options.state_dir, &boot_id)?;
     for set_aside in &quarantined {
         tracing::error!(cause = set_aside.cause, kept_as = %set_aside.kept_as.display(), "a damaged file is set aside");
     }
-    Ok((Arc::new(kernel), ledger, quarantined))
+    Ok(Opened { kernel: Arc::new(kernel), ledger, quarantined, boot_id })
 }
 
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
-    let (kernel, ledger, _) = open(options)?;
+    let Opened { kernel, ledger, .. } = open(options)?;
     let released = reconcile::release(kernel, ledger, &Sources::default())?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
@@ -72,7 +81,7 @@ fn release(options: &Options) -> anyhow::Result<ExitCode> {
 
 #[tokio::main]
 async fn run(options: Options) -> anyhow::Result<()> {
-    let (kernel, ledger, quarantined) = open(&options)?;
+    let Opened { kernel, ledger, quarantined, boot_id } = open(&options)?;
     let period = options.period();
     let Options {
         controller,
@@ -100,6 +109,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         node: node.clone(),
         node_uid: ledger.node_uid().to_owned(),
         instance: uuid::Uuid::new_v4().to_string(),
+        boot_id,
     };
 
     let shutdown = shutdown_on_signals()?;

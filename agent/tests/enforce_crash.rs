@@ -191,7 +191,9 @@ fn whatever_the_moment_a_release_leaves_what_was_there_before() {
         ];
         for (revision, rules) in (1..).zip(steps) {
             let fence = Fence { store_epoch: 1, revision, facts_generation: 1 };
-            enforcer.accept(Plan { fence, directive: Directive::Active, rules: rules.to_vec() }).unwrap();
+            enforcer
+                .accept(Plan { store_uid: String::new(), fence, directive: Directive::Active, rules: rules.to_vec() })
+                .unwrap();
             recording.keep(format!("plan {revision} accepted"));
             pass(&mut enforcer, &*recording, &devices(), &workloads);
             recording.keep(format!("plan {revision} enforced"));

@@ -71,7 +71,7 @@ impl World {
     fn plan(&mut self, directive: Directive, rules: Vec<Rule>) {
         self.revision += 1;
         let fence = Fence { store_epoch: 1, revision: self.revision, facts_generation: 1 };
-        self.enforcer().accept(Plan { fence, directive, rules }).unwrap();
+        self.enforcer().accept(Plan { store_uid: String::new(), fence, directive, rules }).unwrap();
         self.changed = true;
     }
 

@@ -131,7 +131,7 @@ fn a_damaged_plan_is_set_aside_and_a_newer_one_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = open(dir.path());
     let fence = Fence { store_epoch: 1, revision: 4, facts_generation: 1 };
-    let plan = Plan { fence, directive: Directive::Paused, rules: vec![rule("u1", "/a", 100)] };
+    let plan = Plan { store_uid: "s".into(), fence, directive: Directive::Paused, rules: vec![rule("u1", "/a", 100)] };
     ledger.store_plan(plan.clone()).unwrap();
     drop(ledger);
     assert_eq!(open(dir.path()).plan(), Some(&plan));

@@ -41,6 +41,8 @@ pub struct Identity {
     pub node_uid: String,
     /// Differs at every start.
     pub instance: String,
+    /// The kernel's boot id.
+    pub boot_id: String,
 }
 
 /// The link. Clone-free: one runs.

@@ -64,6 +64,7 @@ impl Drop for Aborted {
 
 /// A whole plan while it comes in.
 struct Incoming {
+    store_uid: String,
     fence: Fence,
     rules: Vec<crate::plan::Rule>,
 }
@@ -86,6 +87,7 @@ pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), Session
         fence: report.fence.map(to_wire::fence),
         facts: Some(to_wire::facts(&facts, facts_generation)),
         settings_held: i32::try_from(report.settings_held).unwrap_or(i32::MAX),
+        boot_id: link.identity.boot_id.clone(),
     };
     let mut sender = Sender { out };
     sender.send(Out::Hello(hello)).await;
@@ -104,6 +106,7 @@ pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), Session
         period.clamp(Duration::from_millis(100), Duration::from_secs(60)),
     )));
 
+    let store_uid = theirs.store_uid;
     let mut incoming: Option<Incoming> = None;
     let mut sent: Option<Arc<Report>> = None;
     let mut next_status = Instant::now();
@@ -113,7 +116,7 @@ pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), Session
             message = inbound.message() => match message {
                 Ok(Some(response)) => {
                     let Some(message) = response.message else { continue };
-                    if let Some(offer) = offer(message, &mut incoming, link, &sender) {
+                    if let Some(offer) = offer(message, &store_uid, &mut incoming, link, &sender) {
                         let Some(answer) = ask(link, offer).await else { return Ok(()) };
                         sent = answer.report.clone().or(sent);
                         sender.send(answer.message).await;
@@ -171,11 +174,12 @@ impl Sender {
 }
 
 /// What a message asks of the loop; queries are answered beside.
-fn offer(message: In, incoming: &mut Option<Incoming>, link: &Link, sender: &Sender) -> Option<Offer> {
+fn offer(message: In, store_uid: &str, incoming: &mut Option<Incoming>, link: &Link, sender: &Sender) -> Option<Offer> {
     match message {
         In::Hello(_) => None,
         In::Init(v1::Init { fence }) => {
-            *incoming = Some(Incoming { fence: from_wire::fence(fence), rules: Vec::new() });
+            *incoming =
+                Some(Incoming { store_uid: store_uid.to_owned(), fence: from_wire::fence(fence), rules: Vec::new() });
             None
         }
         In::InitApply(v1::InitApply { rule }) => {
@@ -185,12 +189,12 @@ fn offer(message: In, incoming: &mut Option<Incoming>, link: &Link, sender: &Sen
             None
         }
         In::InitDone(done) => {
-            let Incoming { fence, rules } = incoming.take()?;
+            let Incoming { store_uid, fence, rules } = incoming.take()?;
             if fence != from_wire::fence(done.fence) {
                 tracing::error!(%fence, "a whole plan ended with another fence than it began with: not taken");
                 return None;
             }
-            Some(Offer::Whole(Plan { fence, directive: from_wire::directive(done.directive()), rules }))
+            Some(Offer::Whole(Plan { store_uid, fence, directive: from_wire::directive(done.directive()), rules }))
         }
         In::Delta(delta) => {
             let directive = from_wire::directive(delta.directive());

@@ -166,7 +166,7 @@ fn setting(setting: &SettingReport) -> v1::SettingStatus {
     }
 }
 
-fn rule(rule: &RuleReport, settings: &[SettingReport]) -> v1::RuleStatus {
+fn rule(rule: &RuleReport) -> v1::RuleStatus {
     let state = match rule.state {
         RuleState::Applied => v1::RuleState::Applied,
         RuleState::Failed => v1::RuleState::Failed,
@@ -179,12 +179,12 @@ fn rule(rule: &RuleReport, settings: &[SettingReport]) -> v1::RuleStatus {
         generation: rule.generation,
         state: state.into(),
         conditions: conditions(&rule.conditions),
-        settings: rule.settings.iter().filter_map(|index| settings.get(*index)).map(setting).collect(),
+        settings: rule.settings.iter().copied().map(count).collect(),
     }
 }
 
 fn rules(report: &Report) -> Vec<v1::RuleStatus> {
-    report.rules.iter().map(|r| rule(r, &report.settings)).collect()
+    report.rules.iter().map(rule).collect()
 }
 
 /// The acknowledgement of the plan that a report is about.
@@ -195,13 +195,14 @@ pub(super) fn ack(report: &Report) -> v1::Ack {
         settings_held: count(report.settings_held),
         conditions: conditions(&report.node),
         uids_held: report.uids_held.iter().cloned().collect(),
+        settings: report.settings.iter().map(setting).collect(),
     }
 }
 
 /// The state without a new plan.
 pub(super) fn status(report: &Report) -> v1::StatusUpdate {
-    let v1::Ack { fence, rules, settings_held, conditions, uids_held } = ack(report);
-    v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held }
+    let v1::Ack { fence, rules, settings_held, conditions, uids_held, settings } = ack(report);
+    v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held, settings }
 }
 
 fn reason(reason: Reason) -> v1::ShortfallReason {
@@ -307,7 +308,7 @@ pub(super) fn explain(
         .rules
         .iter()
         .filter(|rule| rule.settings.is_empty() && (intent.is_empty() || rule.intent == intent))
-        .map(|r| rule(r, &report.settings))
+        .map(rule)
         .collect();
     v1::ExplainReply { settings, without_setting }
 }

@@ -47,6 +47,17 @@ pub enum Refusal {
         /// The fence held.
         held: Fence,
     },
+    /// It comes from another store than the plan held, and nobody said that this is the one to follow now.
+    #[error(
+        "it comes from store {offered}, this node follows store {held}: where the fleet is to follow the other store, give \
+         that a higher epoch (weir-controller store raise-epoch)"
+    )]
+    OtherStore {
+        /// The store of the offered plan.
+        offered: String,
+        /// The store of the plan held.
+        held: String,
+    },
     /// A change that builds on another plan than the one held.
     #[error("the change builds on fence {from}, this node holds {}", .held.map_or("no plan".to_owned(), |f| f.to_string()))]
     UnexpectedBase {
@@ -65,6 +76,7 @@ impl Refusal {
     pub fn reason(&self) -> &'static str {
         match self {
             Refusal::LowerFence { .. } => "LowerFence",
+            Refusal::OtherStore { .. } => "OtherStore",
             Refusal::UnexpectedBase { .. } => "UnexpectedBase",
             Refusal::StorageFailed(_) => "StorageFailed",
         }
@@ -78,13 +90,19 @@ impl Refusal {
 pub fn accept(held: Option<&Plan>, offer: Offer) -> Result<Plan, Refusal> {
     let held_fence = held.map(|plan| plan.fence);
     let offered = offer.fence();
+    if let (Some(held), Offer::Whole(Plan { store_uid, .. })) = (held, &offer)
+        && !(held.store_uid.is_empty() || store_uid.is_empty() || held.store_uid == *store_uid)
+        && offered.store_epoch <= held.fence.store_epoch
+    {
+        return Err(Refusal::OtherStore { offered: store_uid.clone(), held: held.store_uid.clone() });
+    }
     if let Some(held) = held_fence
         && offered < held
     {
         return Err(Refusal::LowerFence { offered, held });
     }
-    let (mut rules, directive, changes) = match offer {
-        Offer::Whole(plan) => (BTreeMap::new(), plan.directive, plan.rules),
+    let (store_uid, mut rules, directive, changes) = match offer {
+        Offer::Whole(plan) => (plan.store_uid, BTreeMap::new(), plan.directive, plan.rules),
         Offer::Delta { from, apply, delete, directive, .. } => {
             let Some(held) = held.filter(|plan| plan.fence == from) else {
                 return Err(Refusal::UnexpectedBase { from, held: held_fence });
@@ -94,11 +112,11 @@ pub fn accept(held: Option<&Plan>, offer: Offer) -> Result<Plan, Refusal> {
             for uid in &delete {
                 rules.remove(uid);
             }
-            (rules, directive, apply)
+            (held.store_uid.clone(), rules, directive, apply)
         }
     };
     rules.extend(changes.into_iter().map(|rule| (rule.uid.clone(), rule)));
-    Ok(Plan { fence: offered, directive, rules: rules.into_values().collect() })
+    Ok(Plan { store_uid, fence: offered, directive, rules: rules.into_values().collect() })
 }
 
 #[cfg(test)]
@@ -112,7 +130,7 @@ mod tests {
 
     fn whole(revision: u64, uids: &[&str]) -> Plan {
         let rules = uids.iter().map(|uid| rule(uid, "/a", 1)).collect();
-        Plan { fence: fence(revision), directive: Directive::Active, rules }
+        Plan { store_uid: String::new(), fence: fence(revision), directive: Directive::Active, rules }
     }
 
     fn delta(from: u64, to: u64, apply: &[&str], delete: &[&str]) -> Offer {
@@ -145,5 +163,26 @@ mod tests {
         assert_eq!(accept(Some(&held), Offer::Whole(whole(5, &[]))).unwrap().rules, []);
         let restored = Plan { fence: Fence { store_epoch: 2, revision: 1, facts_generation: 1 }, ..whole(1, &["z"]) };
         assert_eq!(accept(Some(&held), Offer::Whole(restored.clone())), Ok(restored));
+    }
+
+    #[test]
+    fn another_store_is_followed_only_with_a_higher_epoch() {
+        let of = |store: &str, epoch, revision, uids: &[&str]| Plan {
+            store_uid: store.to_owned(),
+            fence: Fence { store_epoch: epoch, revision, facts_generation: 1 },
+            ..whole(1, uids)
+        };
+        let held = of("a", 1, 5, &["r"]);
+        let refused = accept(Some(&held), Offer::Whole(of("b", 1, 900, &[]))).unwrap_err();
+        assert_eq!(
+            refused.reason(),
+            "OtherStore",
+            "a store that was made anew releases nothing, whatever its revision"
+        );
+        assert_eq!(accept(Some(&held), Offer::Whole(of("b", 2, 1, &[]))).unwrap(), of("b", 2, 1, &[]));
+        // A ledger, or a controller, of a version that did not say.
+        assert!(accept(Some(&of("", 1, 5, &["r"])), Offer::Whole(of("b", 1, 6, &[]))).is_ok());
+        let next = accept(Some(&held), delta(5, 7, &["c"], &[])).unwrap();
+        assert_eq!(next.store_uid, "a", "a change is of the store that it builds on");
     }
 }

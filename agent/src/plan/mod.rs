@@ -16,6 +16,9 @@ use crate::{devices::DeviceKind, kernel::LimitSet};
 /// Everything that a controller told this node, as of one fence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Identity of the store that it comes from; empty where the controller did not say.
+    #[serde(default)]
+    pub store_uid: String,
     /// Orders plans; a lower one is refused.
     pub fence: Fence,
     /// What the node is told as a whole.

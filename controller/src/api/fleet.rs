@@ -213,7 +213,7 @@ impl<S: Store> FleetService for FleetApi<S> {
         let stale = !self.hub.is_connected(&node);
         let without_setting = without_setting
             .into_iter()
-            .map(|rule| views.rule_status(&rule_status_from_wire(rule), &node, stale))
+            .map(|rule| views.rule_status(&rule_status_from_wire(rule, &[]), &node, stale))
             .collect();
         Ok(Response::new(v1::ExplainResponse { settings, without_setting }))
     }

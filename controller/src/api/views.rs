@@ -131,6 +131,13 @@ impl Views<'_> {
                 say(Condition::holds("Released", "Directive", "everything is put back on this node and stays so"));
             }
         }
+        if let Some(lost) = &state.record.lost_ledger {
+            let message = format!(
+                "the ledger {lost} was lost since the node booted: limits that it left in the kernel are taken for original \
+                 values by the present one; reboot the node, or clear them by hand and forget the node"
+            );
+            say(Condition::holds("LedgerReplaced", "SameBoot", message));
+        }
         if let Some(refused) = &state.refused {
             say(refused.clone());
         }

@@ -15,6 +15,12 @@ pub type Labels = BTreeMap<String, String>;
 pub struct NodeRecord {
     /// Identity of the agent's ledger.
     pub uid: String,
+    /// The kernel's boot id at the last contact that wrote this; empty where the agent did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// Identity of a ledger that was lost in the present boot: what it wrote may be in the kernel without an owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_ledger: Option<String>,
     /// Labels of the last contact.
     pub labels: Labels,
     /// Labels before, under which the node may have been given rules that it has not been seen to drop.

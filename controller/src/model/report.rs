@@ -1,5 +1,7 @@
 //! What agents report. Never trusted as desired state.
 
+use std::sync::Arc;
+
 use weir_common::{
     device::DeviceId,
     fence::Fence,
@@ -132,8 +134,8 @@ pub struct RuleStatus {
     pub state: RuleState,
     /// Conditions.
     pub conditions: Vec<Condition>,
-    /// Settings.
-    pub settings: Vec<SettingStatus>,
+    /// The settings that it claims, each shared with the other rules of the report that do.
+    pub settings: Vec<Arc<SettingStatus>>,
 }
 
 /// An agent's whole report, as Ack and StatusUpdate carry it.

@@ -43,6 +43,8 @@ mod tests {
         let time = crate::model::WallTime { seconds: 0, nanos: 0 };
         NodeRecord {
             uid: "u".into(),
+            boot_id: String::new(),
+            lost_ledger: None,
             labels: [("zone".to_owned(), label.to_owned())].into(),
             earlier_labels: Earlier::default(),
             first_seen: time,

@@ -11,6 +11,23 @@ use crate::{
 /// Attempts against writers of the same record.
 const ATTEMPTS: usize = 8;
 
+/// Whose ledger, in which life of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LedgerId {
+    pub(super) uid: String,
+    pub(super) boot_id: String,
+}
+
+impl LedgerId {
+    /// The ledger that was lost without a reboot: the kernel still holds what it wrote.
+    fn lost(&self, before: &NodeRecord) -> Option<String> {
+        if before.boot_id != self.boot_id || self.boot_id.is_empty() {
+            return None;
+        }
+        if before.uid == self.uid { before.lost_ledger.clone() } else { Some(before.uid.clone()) }
+    }
+}
+
 /// A record could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RememberError {
@@ -26,20 +43,28 @@ pub(super) enum RememberError {
 pub(super) async fn remember(
     store: &impl Store,
     node: &NodeName,
-    uid: &str,
+    ledger: &LedgerId,
     labels: &Labels,
     now: SystemTime,
 ) -> Result<Revision, RememberError> {
     change(store, node, |before| match before {
-        Some(record) if record.uid == uid && record.labels == *labels => None,
-        Some(mut record) if record.uid == uid => {
-            let before = std::mem::replace(&mut record.labels, labels.clone());
-            record.earlier_labels.remember(before);
+        Some(record) if record.uid == ledger.uid && record.labels == *labels && record.boot_id == ledger.boot_id => {
+            None
+        }
+        Some(mut record) if record.uid == ledger.uid => {
+            record.lost_ledger = ledger.lost(&record);
+            record.boot_id.clone_from(&ledger.boot_id);
+            if record.labels != *labels {
+                let before = std::mem::replace(&mut record.labels, labels.clone());
+                record.earlier_labels.remember(before);
+            }
             Some(record)
         }
-        // Another ledger holds nothing of what was given to the one before.
+        // Another ledger knows nothing of what was given to the one before.
         other => Some(NodeRecord {
-            uid: uid.to_owned(),
+            uid: ledger.uid.clone(),
+            boot_id: ledger.boot_id.clone(),
+            lost_ledger: other.as_ref().and_then(|record| ledger.lost(record)),
             labels: labels.clone(),
             earlier_labels: Earlier::default(),
             first_seen: other.map_or(now.into(), |record| record.first_seen),
@@ -109,21 +134,29 @@ mod tests {
         let start = revision().await;
         let early = SystemTime::UNIX_EPOCH;
 
-        remember(&store, &node, "u1", &old, early).await.unwrap();
-        remember(&store, &node, "u1", &old, SystemTime::now()).await.unwrap();
+        let ledger = |uid: &str, boot: &str| LedgerId { uid: uid.into(), boot_id: boot.into() };
+        remember(&store, &node, &ledger("u1", "b1"), &old, early).await.unwrap();
+        remember(&store, &node, &ledger("u1", "b1"), &old, SystemTime::now()).await.unwrap();
         settle(&store, &node, "u1", &old).await.unwrap();
         assert_eq!(revision().await, start + 1, "a reconnect without change writes nothing");
 
-        remember(&store, &node, "u1", &new, SystemTime::now()).await.unwrap();
+        remember(&store, &node, &ledger("u1", "b1"), &new, SystemTime::now()).await.unwrap();
         assert!(record().await.earlier_labels.any(|labels| *labels == old));
         settle(&store, &node, "u1", &old).await.unwrap();
         assert!(!record().await.earlier_labels.is_empty(), "not for other labels");
         settle(&store, &node, "u1", &new).await.unwrap();
         assert!(record().await.earlier_labels.is_empty());
 
-        remember(&store, &node, "u2", &old, SystemTime::now()).await.unwrap();
+        remember(&store, &node, &ledger("u2", "b1"), &old, SystemTime::now()).await.unwrap();
         let last = record().await;
         assert_eq!((last.uid.as_str(), last.first_seen), ("u2", early.into()));
         assert!(last.earlier_labels.is_empty());
+        assert_eq!(last.lost_ledger.as_deref(), Some("u1"), "without a reboot the kernel holds what u1 wrote");
+        remember(&store, &node, &ledger("u2", "b1"), &new, SystemTime::now()).await.unwrap();
+        assert_eq!(record().await.lost_ledger.as_deref(), Some("u1"));
+        remember(&store, &node, &ledger("u2", "b2"), &new, SystemTime::now()).await.unwrap();
+        assert_eq!(record().await.lost_ledger, None, "a reboot takes it away");
+        remember(&store, &node, &ledger("u3", "b3"), &new, SystemTime::now()).await.unwrap();
+        assert_eq!(record().await.lost_ledger, None, "re-imaged: another ledger, and another boot");
     }
 }

@@ -45,6 +45,7 @@ impl Push {
 /// Why an agent refused a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NackReason {
+    /// Nor will the same plan be taken later: of an older state of the store, or of another store.
     LowerFence,
     UnexpectedBase,
     /// Storage, or something that this version does not know.

@@ -44,6 +44,7 @@ struct Hello {
     facts: NodeFacts,
     facts_generation: u64,
     settings_held: u32,
+    boot_id: String,
 }
 
 fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
@@ -57,8 +58,12 @@ fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
         fence,
         facts,
         settings_held,
+        boot_id,
     } = hello;
     let node = node.parse().map_err(|error| Status::invalid_argument(format!("hello.node: {error}")))?;
+    if boot_id.len() > MAX_IDENTITY {
+        return Err(Status::invalid_argument(format!("hello.boot_id has at most {MAX_IDENTITY} bytes")));
+    }
     for (name, value) in [("node_uid", &node_uid), ("instance", &instance)] {
         if value.is_empty() || value.len() > MAX_IDENTITY {
             return Err(Status::invalid_argument(format!("hello.{name} has 1 to {MAX_IDENTITY} bytes")));
@@ -81,6 +86,7 @@ fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
         facts: facts_from_wire(facts.ok_or_else(missing)?),
         facts_generation: to_u64(facts_generation),
         settings_held: u32::try_from(settings_held).unwrap_or(0),
+        boot_id,
     })
 }
 
@@ -117,22 +123,22 @@ pub(super) async fn run<S: Store>(
     let Some(v1::session_request::Message::Hello(hello)) = first.and_then(|request| request.message) else {
         return Err(Status::invalid_argument("the first message of a session is Hello"));
     };
-    let Hello { node, agent, fence, facts, facts_generation, settings_held } = check(hello)?;
+    let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id } = check(hello)?;
 
     let features = agent.features.iter().cloned().collect();
     let attached = hub
         .attach(&node, &agent.uid, &agent.instance, facts.labels.clone(), features)
         .map_err(|error @ AttachError::NameTaken { .. }| Status::already_exists(error.to_string()))?;
     let guard = Guard { hub, board, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
-    let uid = agent.uid.clone();
+    let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id };
     let known_at =
-        node_record::remember(&**store, &node, &uid, &facts.labels, SystemTime::now()).await.map_err(|error| {
+        node_record::remember(&**store, &node, &ledger, &facts.labels, SystemTime::now()).await.map_err(|error| {
             tracing::error!(%node, %error, "the node's record cannot be stored");
             Status::unavailable(format!("the node's record cannot be stored: {error}"))
         })?;
     // Everybody else is to know the node before it is given anything to hold.
     hub.caught_up(known_at).await;
-    tracing::info!(%node, uid, instance = agent.instance, version = agent.version, "the agent connected");
+    tracing::info!(%node, uid = ledger.uid, instance = agent.instance, version = agent.version, "the agent connected");
     let labels = facts.labels.clone();
     board.connected(&node, agent, facts, settings_held, fence, Instant::now());
 
@@ -142,12 +148,13 @@ pub(super) async fn run<S: Store>(
         features: features::BUILT.iter().map(|&feature| feature.to_owned()).collect(),
         store_epoch: to_i64(store.epoch()),
         report_period: Some(duration_to_wire(options.report_period)),
+        store_uid: store.uid(),
     };
     let now = Instant::now();
     let mut session = Running {
         shared,
         node,
-        uid,
+        ledger,
         labels,
         outbound,
         open: Open::default(),
@@ -169,7 +176,7 @@ fn shutting_down() -> Status {
 struct Running<'a, S> {
     shared: &'a Arc<Shared<S>>,
     node: NodeName,
-    uid: String,
+    ledger: node_record::LedgerId,
     labels: crate::model::Labels,
     outbound: &'a Sender,
     open: Open,
@@ -267,7 +274,7 @@ impl<S: Store> Running<'_, S> {
         if facts.labels != self.labels {
             // Durable before a plan for them is sent, so that nobody forgets what the node may hold.
             let known_at =
-                node_record::remember(&*self.shared.store, &self.node, &self.uid, &facts.labels, SystemTime::now())
+                node_record::remember(&*self.shared.store, &self.node, &self.ledger, &facts.labels, SystemTime::now())
                     .await
                     .map_err(|error| Status::unavailable(format!("the node's record cannot be stored: {error}")))?;
             self.shared.hub.caught_up(known_at).await;
@@ -287,7 +294,7 @@ impl<S: Store> Running<'_, S> {
             Some(fence) if acknowledges => settled = hub.acknowledged(&self.node, id, fence, &held),
             _ => hub.held(&self.node, id, &held),
         }
-        if settled && let Err(error) = node_record::settle(&**store, &self.node, &self.uid, &self.labels).await {
+        if settled && let Err(error) = node_record::settle(&**store, &self.node, &self.ledger.uid, &self.labels).await {
             // The next acknowledgement tries again.
             tracing::warn!(node = %self.node, %error, "earlier labels of the node stay remembered");
         }
@@ -296,14 +303,18 @@ impl<S: Store> Running<'_, S> {
     fn refused(&mut self, id: u64, nack: v1::Nack) {
         let v1::Nack { fence, reason, message, held } = nack;
         let known = match reason.as_str() {
-            "LowerFence" => NackReason::LowerFence,
+            "LowerFence" | "OtherStore" => NackReason::LowerFence,
             "UnexpectedBase" => NackReason::UnexpectedBase,
             _ => NackReason::Other,
         };
         let fence = fence.map(fence_from_wire).unwrap_or_default();
         let held = held.map_or_else(|| "none".to_owned(), |held| fence_from_wire(held).to_string());
         tracing::warn!(node = %self.node, %fence, %held, reason, message, "the agent refused a plan");
-        let text = format!("the agent refused the plan {fence}, it holds {held}: {message}");
+        let mut text = format!("the agent refused the plan {fence}, it holds {held}: {message}");
+        if reason == "LowerFence" {
+            text += "; an older state of the store was brought back: where the fleet is to follow it, raise its epoch \
+                     (weir-controller store raise-epoch)";
+        }
         let condition = Condition::holds("PlanRefused", if reason.is_empty() { "Unknown" } else { &reason }, text);
         match self.shared.hub.refused(&self.node, id, fence, &known, condition) {
             AfterNack::RetryLater => self.retry_at = Some(Instant::now() + self.shared.options.retry_after),

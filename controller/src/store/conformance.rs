@@ -38,6 +38,7 @@ pub async fn all(harness: &impl Harness) {
     watch_by_prefix(&harness.fresh().await).await;
     compaction(&harness.fresh().await).await;
     reopening(harness).await;
+    epochs_rise(harness).await;
 }
 
 fn put(key: &str, value: &str) -> Txn {
@@ -359,4 +360,16 @@ async fn reopening(harness: &impl Harness) {
     store.compact(last).await.unwrap();
     let store = harness.reopen(store).await;
     assert!(matches!(store.watch("", first).await.err(), Some(WatchError::Compacted { .. })), "compaction is durable");
+}
+
+async fn epochs_rise(harness: &impl Harness) {
+    let other = harness.fresh().await.uid();
+    let store = harness.fresh().await;
+    let (uid, epoch) = (store.uid(), store.epoch());
+    assert!(!uid.is_empty() && uid != other, "a store has an identity of its own");
+    store.raise_epoch(epoch + 5).await.unwrap();
+    store.raise_epoch(epoch + 2).await.unwrap();
+    let store = harness.reopen(store).await;
+    assert_eq!(store.epoch(), epoch + 5, "an epoch is durable, and never falls");
+    assert_eq!(store.uid(), uid);
 }

@@ -4,6 +4,7 @@
 //!
 //! Knows nothing of what the values mean.
 
+pub mod backup;
 pub mod conformance;
 mod embedded;
 mod log_record;
@@ -229,8 +230,17 @@ pub trait Store: Send + Sync + 'static {
     /// Its watch.
     type Watch: Watch;
 
+    /// Identity of the store, made with it: another store's plans are no continuation of this one's.
+    fn uid(&self) -> String;
+
     /// Rises when the store is restored or migrated; orders fences before the revision does.
     fn epoch(&self) -> u64;
+
+    /// Sets the epoch, durably, for everybody who opens the store afterwards. Never lowers it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn raise_epoch(&self, to: u64) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// The present revision.
     ///

@@ -147,6 +147,7 @@ impl Agent {
             fence: None,
             facts: Some(v1::FactsUpdate { facts_generation: 1, facts: Some(v1::NodeFacts::default()) }),
             settings_held: 0,
+            boot_id: "boot".into(),
         }
     }
 
@@ -250,7 +251,8 @@ impl Agent {
         pushed
     }
 
-    pub(crate) fn statuses(&self) -> Vec<v1::RuleStatus> {
+    /// Every rule applied, each on one setting of its own.
+    pub(crate) fn statuses(&self) -> (Vec<v1::RuleStatus>, Vec<v1::SettingStatus>) {
         let setting = |rule: &v1::Rule| v1::SettingStatus {
             cgroup_path: "/demo".into(),
             cgroup_id: 42,
@@ -263,23 +265,25 @@ impl Agent {
             intent: rule.intent.clone(),
             ..Default::default()
         };
-        let status = |rule: &v1::Rule| v1::RuleStatus {
+        let status = |(rule, place): (&v1::Rule, i32)| v1::RuleStatus {
             uid: rule.uid.clone(),
             intent: rule.intent.clone(),
             generation: rule.generation,
             state: v1::RuleState::Applied.into(),
             conditions: vec![],
-            settings: vec![setting(rule)],
+            settings: vec![place],
         };
-        self.rules.values().map(status).collect()
+        (self.rules.values().zip(0..).map(status).collect(), self.rules.values().map(setting).collect())
     }
 
     /// Acknowledges the plan; `lingering` are uids of intents that are not in it but hold settings.
     pub(crate) async fn ack(&self, lingering: &[String]) {
         let uids_held = self.rules.keys().chain(lingering).cloned().collect();
+        let (rules, settings) = self.statuses();
         let ack = v1::Ack {
             fence: self.fence,
-            rules: self.statuses(),
+            rules,
+            settings,
             settings_held: i32::try_from(self.rules.len() + lingering.len()).unwrap(),
             conditions: vec![],
             uids_held,
@@ -288,9 +292,11 @@ impl Agent {
     }
 
     pub(crate) async fn status(&self, lingering: &[String]) {
+        let (rules, settings) = self.statuses();
         let update = v1::StatusUpdate {
             fence: self.fence,
-            rules: self.statuses(),
+            rules,
+            settings,
             settings_held: 0,
             conditions: vec![],
             uids_held: self.rules.keys().chain(lingering).cloned().collect(),

@@ -1,5 +1,7 @@
 //! What agents report: conditions, states, settings, measurements. Read with tolerance, row by row.
 
+use std::sync::Arc;
+
 use weir_common::{
     device::{DevNum, DeviceId},
     fence::Fence,
@@ -244,7 +246,8 @@ pub(crate) fn achieved_to_wire(achieved: &Achieved) -> v1::Achieved {
     }
 }
 
-pub(crate) fn rule_status_from_wire(status: v1::RuleStatus) -> RuleStatus {
+/// `all` are the settings of the message; a place that has none is left out.
+pub(crate) fn rule_status_from_wire(status: v1::RuleStatus, all: &[Option<Arc<SettingStatus>>]) -> RuleStatus {
     let v1::RuleStatus { uid, intent, generation, state, conditions, settings } = status;
     RuleStatus {
         uid,
@@ -252,15 +255,16 @@ pub(crate) fn rule_status_from_wire(status: v1::RuleStatus) -> RuleStatus {
         generation: to_u64(generation),
         state: rule_state_from_wire(state),
         conditions: conditions.into_iter().map(condition_from_wire).collect(),
-        settings: settings.into_iter().filter_map(setting_from_wire).collect(),
+        settings: settings.iter().filter_map(|place| all.get(usize::try_from(*place).ok()?)?.clone()).collect(),
     }
 }
 
 pub(crate) fn ack_from_wire(ack: v1::Ack) -> AgentReport {
-    let v1::Ack { fence, rules, settings_held, conditions, uids_held } = ack;
+    let v1::Ack { fence, rules, settings_held, conditions, uids_held, settings } = ack;
+    let settings: Vec<_> = settings.into_iter().map(|setting| setting_from_wire(setting).map(Arc::new)).collect();
     AgentReport {
         fence: fence.map(fence_from_wire),
-        rules: rules.into_iter().map(rule_status_from_wire).collect(),
+        rules: rules.into_iter().map(|rule| rule_status_from_wire(rule, &settings)).collect(),
         settings_held: u32::try_from(settings_held).unwrap_or(0),
         conditions: conditions.into_iter().map(condition_from_wire).collect(),
         uids_held,
@@ -268,8 +272,8 @@ pub(crate) fn ack_from_wire(ack: v1::Ack) -> AgentReport {
 }
 
 pub(crate) fn status_update_from_wire(update: v1::StatusUpdate) -> AgentReport {
-    let v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held } = update;
-    ack_from_wire(v1::Ack { fence, rules, settings_held, conditions, uids_held })
+    let v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held, settings } = update;
+    ack_from_wire(v1::Ack { fence, rules, settings_held, conditions, uids_held, settings })
 }
 
 /// `None` where the row has no device.

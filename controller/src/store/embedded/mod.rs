@@ -30,6 +30,7 @@ const KV: TableDefinition<'static, &'static str, Entry<'static>> = TableDefiniti
 const LOG: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("log");
 const META: TableDefinition<'static, &'static str, u64> = TableDefinition::new("meta");
 const FORMAT: &str = "format";
+const UID: &str = "uid";
 const EPOCH: &str = "epoch";
 const REVISION: &str = "revision";
 const COMPACTED: &str = "compacted";
@@ -50,6 +51,7 @@ pub struct EmbeddedStore {
 #[derive(Debug)]
 struct Inner {
     db: Arc<Database>,
+    uid: u64,
     epoch: u64,
     requests: mpsc::Sender<Request>,
     /// The last durable revision. Its sender lives in the writer: closed means that the writer is gone.
@@ -80,14 +82,15 @@ impl EmbeddedStore {
     }
 
     fn start(db: Database) -> Result<Self, StoreError> {
+        open::give_uid(&db)?;
         let txn = db.begin_read().map_err(backend)?;
-        let (epoch, revision) = (meta(&txn, EPOCH)?, Revision(meta(&txn, REVISION)?));
+        let (uid, epoch, revision) = (meta(&txn, UID)?, meta(&txn, EPOCH)?, Revision(meta(&txn, REVISION)?));
         drop(txn);
         let db = Arc::new(db);
         let (requests, queue) = mpsc::channel(QUEUE);
         let (durable_tx, durable) = watch::channel(revision);
         writer::spawn(Arc::clone(&db), queue, durable_tx)?;
-        Ok(EmbeddedStore { inner: Arc::new(Inner { db, epoch, requests, durable }) })
+        Ok(EmbeddedStore { inner: Arc::new(Inner { db, uid, epoch, requests, durable }) })
     }
 
     /// Resolves when the writer has died: nothing can be committed any more, and whether the last commit took place is
@@ -137,6 +140,16 @@ fn item(key: &str, (create, modified, value): Entry<'_>) -> Item {
 
 impl Store for EmbeddedStore {
     type Watch = EmbeddedWatch;
+
+    fn uid(&self) -> String {
+        format!("{:016x}", self.inner.uid)
+    }
+
+    async fn raise_epoch(&self, to: u64) -> Result<(), StoreError> {
+        let db = Arc::clone(&self.inner.db);
+        let task = tokio::task::spawn_blocking(move || open::raise_epoch(&db, to));
+        task.await.map_err(|error| StoreError::Backend(format!("the epoch was not raised: {error}")))?
+    }
 
     fn epoch(&self) -> u64 {
         self.inner.epoch

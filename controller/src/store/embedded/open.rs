@@ -10,7 +10,7 @@ use std::{
 
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError};
 
-use super::{COMPACTED, EPOCH, FORMAT, FORMAT_VERSION, KV, LOG, META, REVISION, backend, meta, overlay::Overlay};
+use super::{COMPACTED, EPOCH, FORMAT, FORMAT_VERSION, KV, LOG, META, REVISION, UID, backend, meta, overlay::Overlay};
 use crate::store::StoreError;
 
 /// Memory for pages of the file, bytes.
@@ -170,6 +170,34 @@ fn create(path: &Path) -> Result<(), OpenError> {
     File::open(directory)
         .and_then(|directory| directory.sync_all())
         .map_err(|source| io_error(directory, "syncing the directory", source))
+}
+
+/// Gives the store its identity where it has none: it is new, or was made before stores had one.
+pub(super) fn give_uid(db: &Database) -> Result<(), StoreError> {
+    let txn = db.begin_write().map_err(backend)?;
+    {
+        let mut table = txn.open_table(META).map_err(backend)?;
+        let present = table.get(UID).map_err(backend)?.is_some();
+        if present {
+            return Ok(());
+        }
+        table.insert(UID, fastrand::u64(1..)).map_err(backend)?;
+    }
+    txn.commit().map_err(backend)
+}
+
+/// Raises the epoch in the file.
+pub(super) fn raise_epoch(db: &Database, to: u64) -> Result<(), StoreError> {
+    let txn = db.begin_write().map_err(backend)?;
+    {
+        let mut table = txn.open_table(META).map_err(backend)?;
+        let present = table.get(EPOCH).map_err(backend)?.map_or(0, |epoch| epoch.value());
+        if present >= to {
+            return Ok(());
+        }
+        table.insert(EPOCH, to).map_err(backend)?;
+    }
+    txn.commit().map_err(backend)
 }
 
 /// Writes the meta table where there is none.
