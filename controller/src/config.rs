@@ -4,6 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
 use weir_common::telemetry::LogFormat;
 
+use crate::maintain::StoreCommand;
+
 /// Weir's controller: intents in, plans out.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "weir-controller", version)]
@@ -23,6 +25,17 @@ pub struct Config {
     /// Form of the log lines on standard error: text or json.
     #[arg(long, default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
+    /// What else than to serve.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What else than to serve.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Subcommand)]
+pub enum Command {
+    /// Look after the store that --store names, with no controller running on it.
+    #[command(subcommand)]
+    Store(StoreCommand),
 }
 
 /// Where desired state lives.
@@ -67,6 +80,7 @@ mod tests {
             Config::try_parse_from(args).unwrap_err().to_string()
         };
         assert!(refused(&["--store", "etcd://localhost:2379"]).contains("built without etcd"));
+        assert!(refused(&["store", "backup"]).contains("FILE"));
         assert!(refused(&["--store", "http://x"]).contains("no path"));
         assert!(refused(&["--keep-revisions", "0"]).contains("0"));
         assert!(refused(&["--log-format", "xml"]).contains("xml"));

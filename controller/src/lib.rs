@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod config;
 pub mod controller;
 pub mod leader;
+pub mod maintain;
 pub mod model;
 pub mod plan;
 pub mod session;

@@ -15,8 +15,9 @@ use weir_common::{
 };
 use weir_controller::{
     api::{Addresses, bind},
-    config::{Config, StoreLocation},
+    config::{Command, Config, StoreLocation},
     controller::{self, Options},
+    maintain::{self, StoreCommand},
     session::SessionOptions,
     store::EmbeddedStore,
 };
@@ -37,9 +38,17 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run() -> anyhow::Result<()> {
-    let Config { listen, store, insecure, keep_revisions, log_format } = Config::parse();
+    let Config { listen, store, insecure, keep_revisions, log_format, command } = Config::parse();
     telemetry::init(log_format);
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
+    if let Some(Command::Store(command)) = command {
+        let StoreLocation::File(path) = store;
+        // Restoring makes a store; to copy one that is not there would be a mistake that leaves an empty one behind.
+        let makes = matches!(command, StoreCommand::Restore { .. });
+        anyhow::ensure!(makes || path.exists(), "there is no store {}", path.display());
+        eprintln!("{}", maintain::run(&EmbeddedStore::open(&path)?, &command).await?);
+        return Ok(());
+    }
     let listener = bind(Addresses { listen, insecure }).await?;
     let StoreLocation::File(path) = store;
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {

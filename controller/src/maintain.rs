@@ -1,0 +1,91 @@
+//! What `weir-controller store ...` does to a store while no controller has it: backup, restore, raise the epoch.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufReader, BufWriter, Write},
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use crate::store::{
+    Store, StoreError,
+    backup::{self, BackupError, Summary},
+};
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Subcommand)]
+pub enum StoreCommand {
+    /// Copy everything to a file of JSON lines; `-` is standard output.
+    Backup {
+        /// The file; it must not exist yet.
+        file: PathBuf,
+    },
+    /// Put a backup into a new store, with a higher epoch, so that agents follow it.
+    Restore {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Make agents follow this store, whatever store or state they followed before.
+    RaiseEpoch,
+}
+
+/// It was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum MaintainError {
+    /// The file cannot be opened or made durable.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No backup, or no restore.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Does it; one sentence about what was done.
+///
+/// # Errors
+/// See [`MaintainError`].
+pub async fn run(store: &impl Store, command: &StoreCommand) -> Result<String, MaintainError> {
+    match command {
+        StoreCommand::Backup { file } => {
+            let Summary { items, epoch } = back_up(store, file).await?;
+            Ok(format!("{items} items of epoch {epoch} are in {}", file.display()))
+        }
+        StoreCommand::Restore { file } => {
+            let from = File::open(file).map_err(|source| error(file, source))?;
+            let Summary { items, epoch } = backup::restore(store, BufReader::new(from), SystemTime::now()).await?;
+            Ok(format!("{items} items are restored; the epoch is {epoch}, so that agents follow this store"))
+        }
+        StoreCommand::RaiseEpoch => {
+            let epoch = backup::next_epoch(store.epoch(), SystemTime::now());
+            store.raise_epoch(epoch).await?;
+            Ok(format!("the epoch was {} and is {epoch}: agents follow this store from its next start", store.epoch()))
+        }
+    }
+}
+
+fn error(path: &Path, source: io::Error) -> MaintainError {
+    MaintainError::File { path: path.to_owned(), source }
+}
+
+async fn back_up(store: &impl Store, file: &Path) -> Result<Summary, MaintainError> {
+    if file == Path::new("-") {
+        return Ok(backup::write(store, &mut io::stdout().lock()).await?);
+    }
+    // Never over another backup; and readable for its owner alone, as the store is.
+    let options = {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        OpenOptions::new().write(true).create_new(true).mode(0o600).clone()
+    };
+    let mut to = BufWriter::new(options.open(file).map_err(|source| error(file, source))?);
+    let summary = backup::write(store, &mut to).await?;
+    to.flush().and_then(|()| to.get_ref().sync_all()).map_err(|source| error(file, source))?;
+    Ok(summary)
+}
