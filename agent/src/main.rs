@@ -15,7 +15,7 @@ use weir_agent::{
     enforce::{Enforcer, report::Report},
     kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
     ledger::Ledger,
-    link::{self, Identity, Link},
+    link::{self, Identity, Link, state::LinkState},
     measure::Meter,
     reconcile::{self, NodeFacts, Reconciler},
     resolve::NodeSettings,
@@ -86,7 +86,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let Options {
         controller,
         node,
-        state_dir: _,
+        state_dir,
         labels,
         cgroup_root: _,
         period_ms: _,
@@ -138,7 +138,10 @@ async fn run(options: Options) -> anyhow::Result<()> {
         };
         tokio::task::spawn_blocking(move || reconciler.run(commands_in, &stop, ready)).await
     });
-    let link = Link { controllers, identity, commands: commands_out, facts: facts_in, reports: reports_in, meter };
+    let (state, link_state) = watch::channel(LinkState::default());
+    tasks.spawn("link-state", OnDeath::Continue, link::state::keep(state_dir, link_state));
+    let link =
+        Link { controllers, identity, commands: commands_out, facts: facts_in, reports: reports_in, meter, state };
     let version = if settings.version == CgroupVersion::V1 { "v1" } else { "v2" };
     let stop = shutdown.clone();
     tasks.spawn("link", OnDeath::EndProcess, async move {

@@ -17,13 +17,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// For streams to a controller: back within seconds after a restart, a tenth of a request per second and agent when
-    /// it stays away.
+    /// For streams to a controller: back within seconds after a restart; some 30 s of that, then one attempt in 15 s and
+    /// agent on average while it stays away.
     pub const RECONNECT: Backoff = Backoff {
         first: Duration::from_millis(100),
         fast_cap: Duration::from_secs(2),
         fast_attempts: 30,
-        slow_cap: Duration::from_secs(15),
+        slow_cap: Duration::from_secs(30),
     };
 
     /// For a kernel write that was refused.

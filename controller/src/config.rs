@@ -22,6 +22,10 @@ pub struct Config {
     /// Revisions for which watches can resume.
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub keep_revisions: u64,
+    /// Age at which an agent's session ends softly, so that agents spread again over all controllers; give or take a
+    /// tenth; 0 for never.
+    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    pub max_session_age_s: u64,
     /// Form of the log lines on standard error: text or json.
     #[arg(long, default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -70,6 +74,7 @@ mod tests {
         let config = Config::parse_from(["weir-controller"]);
         assert_eq!(config.listen.to_string(), "127.0.0.1:7420");
         assert_eq!(config.store, StoreLocation::File("/var/lib/weir-controller/store.redb".into()));
+        assert_eq!(config.max_session_age_s, 1800);
         assert_eq!((config.insecure, config.keep_revisions, config.log_format), (false, 10_000, LogFormat::Text));
     }
 

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run() -> anyhow::Result<()> {
-    let Config { listen, store, insecure, keep_revisions, log_format, command } = Config::parse();
+    let Config { listen, store, insecure, keep_revisions, max_session_age_s, log_format, command } = Config::parse();
     telemetry::init(log_format);
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
     if let Some(Command::Store(command)) = command {
@@ -65,7 +65,9 @@ async fn run() -> anyhow::Result<()> {
             () = ending.cancelled() => Ok(()),
         }
     });
-    let options = Options { sessions: SessionOptions::new(shutdown), insecure, keep_revisions };
+    let max_age = (max_session_age_s > 0).then(|| Duration::from_secs(max_session_age_s));
+    let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown) };
+    let options = Options { sessions, insecure, keep_revisions };
     let address = controller::start(Arc::new(store), listener, options, &mut tasks).await?;
     println!("weir-controller listening on {address}");
     std::io::stdout().flush().context("writing to standard output")?;

@@ -4,6 +4,9 @@
 mod common;
 
 use common::{Agent, Controller, Pushed, create, eventually, intent, update};
+use std::time::Duration;
+
+use tonic_types::StatusExt as _;
 use weir_proto::v1::{self, session_request};
 
 #[tokio::test]
@@ -55,6 +58,42 @@ async fn what_is_no_hello_is_refused() {
     let stream = tokio_stream::iter([first]);
     let mut answers = controller.agents().await.session(stream).await.unwrap().into_inner();
     assert_eq!(answers.message().await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_over_its_age_ends_once_nothing_is_on_its_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let controller = Controller::start_with(directory.path(), |sessions| {
+        sessions.max_age = Some(Duration::from_secs(1));
+        sessions.age_grace = Duration::from_secs(60);
+    })
+    .await;
+    let mut agent = Agent::connect(&controller, "n1").await;
+    // The plan is on its way until it is acknowledged, however old the session.
+    agent.next().await;
+    let waited = tokio::time::timeout(Duration::from_millis(2500), agent.receive()).await;
+    assert!(waited.is_err(), "it ended with a plan on its way: {waited:?}");
+    agent.ack(&[]).await;
+    let status = agent.receive().await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+    let info = status.get_details_error_info().expect("google.rpc.ErrorInfo");
+    assert_eq!(info.reason, weir_proto::RECONNECT_ELSEWHERE);
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_over_its_age_waits_no_longer_than_its_grace() {
+    let directory = tempfile::tempdir().unwrap();
+    let controller = Controller::start_with(directory.path(), |sessions| {
+        sessions.max_age = Some(Duration::from_secs(1));
+        sessions.age_grace = Duration::from_millis(500);
+    })
+    .await;
+    let mut agent = Agent::connect(&controller, "n1").await;
+    agent.next().await;
+    let status = agent.receive().await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable);
     controller.stop().await;
 }
 

@@ -12,6 +12,9 @@ pub use pbjson_types::{Duration, Timestamp};
 /// Version of the agent stream's contract, told in both Hellos.
 pub const CONTRACT_VERSION: i32 = 1;
 
+/// Reason in the google.rpc.ErrorInfo of the status by which a controller has an agent connect again, elsewhere if it can.
+pub const RECONNECT_ELSEWHERE: &str = "RECONNECT_ELSEWHERE";
+
 /// Package `weir.v1`.
 #[allow(
     missing_docs,

@@ -16,7 +16,7 @@ pub(super) enum ReadError {
 }
 
 /// Replaces a file's contents; after a crash either the old or the new are there.
-pub(super) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;
     file.write_all(contents)?;

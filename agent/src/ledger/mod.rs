@@ -17,6 +17,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use weir_common::{fence::Fence, units::LimitValue};
 
+pub(crate) use files::replace;
 pub use journal::FORMAT;
 pub use lock::{Lock, LockError};
 

@@ -9,23 +9,29 @@ use tonic::transport::Channel;
 use weir_common::backoff::Backoff;
 use weir_proto::v1::{self, agent_service_client::AgentServiceClient};
 
-use super::{Identity, to_wire};
+use super::{Identity, state::Contact, to_wire};
 use crate::measure::{Meter, monotonic_ns};
 
 /// Batches that may wait for the controller.
 const QUEUE: usize = 2;
 
 /// Reports each `period` until it is dropped.
-pub(super) async fn run(channel: Channel, meter: Meter, identity: Identity, period: Duration) {
+pub(super) async fn run(channel: Channel, meter: Meter, identity: Identity, contact: Contact, period: Duration) {
     for attempt in 0.. {
-        if let Err(status) = stream(channel.clone(), &meter, &identity, period).await {
+        if let Err(status) = stream(channel.clone(), &meter, &identity, &contact, period).await {
             tracing::debug!(code = ?status.code(), message = status.message(), "the measurements' stream broke");
         }
         tokio::time::sleep(Backoff::RECONNECT.wait(attempt, fastrand::f64())).await;
     }
 }
 
-async fn stream(channel: Channel, meter: &Meter, identity: &Identity, period: Duration) -> Result<(), tonic::Status> {
+async fn stream(
+    channel: Channel,
+    meter: &Meter,
+    identity: &Identity,
+    contact: &Contact,
+    period: Duration,
+) -> Result<(), tonic::Status> {
     let (out, queue) = mpsc::channel(QUEUE);
     let mut client = AgentServiceClient::new(channel);
     let receipts = client.report_measurements(ReceiverStream::new(queue));
@@ -48,7 +54,9 @@ async fn stream(channel: Channel, meter: &Meter, identity: &Identity, period: Du
     };
     let receive = async {
         let mut receipts = receipts.await?.into_inner();
-        while receipts.message().await?.is_some() {}
+        while receipts.message().await?.is_some() {
+            contact.heard();
+        }
         Ok(())
     };
     tokio::select! {

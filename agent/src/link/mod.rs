@@ -5,14 +5,21 @@
 mod from_wire;
 mod measurements;
 mod session;
+pub mod state;
 mod to_wire;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use weir_common::backoff::Backoff;
+
+use session::{Ended, SessionError};
+use state::{Contact, LinkState};
 
 use crate::{
     enforce::report::Report,
@@ -27,6 +34,12 @@ pub const FEATURES: [&str; 4] = ["control.limits", "scope.node", "query.explain"
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// A session that lived so long was a good one: reconnecting begins anew with the fast phase.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
+/// From the beginning of an attempt to the controller's Hello: one that takes connections and says nothing is left for the next.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// After so long without a session the slow phase begins, however long each attempt took.
+const FAST_PHASE: Duration = Duration::from_secs(30);
+/// A controller may send an agent elsewhere at once; again within this time, the agent waits as after a failure.
+const ELSEWHERE_AT_ONCE: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Both ends send keep-alives at this pace, and give up after the timeout: a vanished peer is known within 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -47,7 +60,7 @@ pub struct Identity {
 
 /// The link. Clone-free: one runs.
 pub struct Link {
-    /// Addresses of controllers, tried in turn.
+    /// Addresses of controllers. Tried in a random order, the next at each failure.
     pub controllers: Vec<Endpoint>,
     /// Who this agent is.
     pub identity: Identity,
@@ -59,6 +72,8 @@ pub struct Link {
     pub reports: watch::Receiver<Arc<Report>>,
     /// For measurements.
     pub meter: Meter,
+    /// Where the link says how it is.
+    pub state: watch::Sender<LinkState>,
 }
 
 /// An address is no address of a controller.
@@ -93,52 +108,110 @@ impl Link {
     /// # Errors
     /// None: it ends with `shutdown` or when the loop has ended.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), std::convert::Infallible> {
-        let mut attempt = 0;
-        let mut last_contact = tokio::time::Instant::now();
-        let mut said_stale = false;
-        // Not all agents begin with the same one.
-        let mut next = fastrand::usize(..self.controllers.len().max(1));
-        while !shutdown.is_cancelled() && !self.commands.is_closed() {
-            let Some(endpoint) = self.controllers.get(next % self.controllers.len().max(1)).cloned() else {
-                // Without a controller the last plan is kept.
-                shutdown.cancelled().await;
-                break;
-            };
-            next = next.wrapping_add(1);
-            let started = tokio::time::Instant::now();
-            let ended = tokio::select! {
-                ended = self.one_session(&endpoint) => ended,
-                () = shutdown.cancelled() => break,
-            };
-            let now = tokio::time::Instant::now();
-            match ended {
-                Ok(()) => {
-                    last_contact = now;
-                    said_stale = false;
-                    tracing::info!(controller = %endpoint.uri(), "the session ended");
-                    if now - started >= GOOD_SESSION {
-                        attempt = 0;
-                    }
-                }
-                Err(error) => tracing::warn!(controller = %endpoint.uri(), %error, "no session"),
-            }
-            if !said_stale && now - last_contact >= STALE_AFTER {
-                said_stale = true;
-                tracing::warn!("Stale: out of contact with every controller; the last plan stays in force");
-            }
-            let wait = Backoff::RECONNECT.wait(attempt, fastrand::f64());
-            attempt = attempt.saturating_add(1);
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = shutdown.cancelled() => break,
-            }
+        let contact = Contact::now();
+        let state = self.state.clone();
+        tokio::select! {
+            () = self.sessions(&contact) => {}
+            () = state::watch_contact(contact.clone(), state, STALE_AFTER) => {}
+            () = shutdown.cancelled() => {}
         }
         Ok(())
     }
 
+    /// One session after the other, until the loop has ended.
+    async fn sessions(&mut self, contact: &Contact) {
+        // Not all agents begin with the same one, nor go on to the same one.
+        fastrand::shuffle(&mut self.controllers);
+        let mut pace = Pace::new(Instant::now());
+        while !self.commands.is_closed() {
+            let Some(endpoint) = self.controllers.first().cloned() else {
+                // Without a controller the last plan is kept.
+                return std::future::pending().await;
+            };
+            let uri = endpoint.uri();
+            let started = Instant::now();
+            let ended = self.one_session(&endpoint, contact).await;
+            self.state.send_modify(|state| state.controller = None);
+            match &ended {
+                Ok(Ended::Broke) => tracing::info!(controller = %uri, "the session ended"),
+                Ok(Ended::Elsewhere) => tracing::info!(controller = %uri, "the controller sends this agent elsewhere"),
+                Err(error) if error.is_name_taken() => self.name_taken(error),
+                Err(error) => tracing::warn!(controller = %uri, %error, "no session"),
+            }
+            self.go_on(matches!(ended, Ok(Ended::Elsewhere)));
+            let wait = pace.wait(&ended, started, Instant::now(), fastrand::f64());
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Puts the next address first: any other one where the controller asked for it.
+    fn go_on(&mut self, anywhere: bool) {
+        if let [_, others @ ..] = self.controllers.as_mut_slice()
+            && anywhere
+        {
+            fastrand::shuffle(others);
+        }
+        if !self.controllers.is_empty() {
+            self.controllers.rotate_left(1);
+        }
+    }
+
+    /// Said once, not at each attempt: only a person can end it.
+    fn name_taken(&self, error: &SessionError) {
+        let text = error.to_string();
+        let mut first = false;
+        self.state.send_if_modified(|state| {
+            first = state.name_taken.is_none();
+            if first {
+                state.name_taken = Some(text.clone());
+            }
+            first
+        });
+        if first {
+            tracing::error!(node = self.identity.node, "another live agent has this node's name: {text}");
+        }
+    }
+
     /// Connects and speaks until the session ends. `Ok` where there was one.
-    async fn one_session(&mut self, endpoint: &Endpoint) -> Result<(), session::SessionError> {
-        let channel: Channel = endpoint.connect().await.map_err(session::SessionError::Connect)?;
-        session::run(self, channel).await
+    async fn one_session(&mut self, endpoint: &Endpoint, contact: &Contact) -> Result<Ended, SessionError> {
+        let deadline = Instant::now() + HELLO_WITHIN;
+        let connected = tokio::time::timeout_at(deadline, endpoint.connect()).await;
+        let channel: Channel = connected.map_err(|_| SessionError::NoHelloInTime)?.map_err(SessionError::Connect)?;
+        session::run(self, channel, &endpoint.uri().to_string(), contact, deadline).await
     }
 }
+
+/// How long to wait between sessions. PURE: times and randomness come in.
+struct Pace {
+    attempt: u32,
+    /// Since when there has been no good session.
+    since: Instant,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Pace {
+        Pace { attempt: 0, since: now }
+    }
+
+    /// The wait after a session, or an attempt, that began at `started` and ended `now`.
+    fn wait(&mut self, ended: &Result<Ended, SessionError>, started: Instant, now: Instant, random: f64) -> Duration {
+        let lived = now.saturating_duration_since(started);
+        if ended.is_ok() && lived >= GOOD_SESSION {
+            *self = Pace::new(now);
+        }
+        if matches!(ended, Ok(Ended::Elsewhere)) && lived >= ELSEWHERE_AT_ONCE {
+            return Duration::ZERO;
+        }
+        let slow = ended.as_ref().err().is_some_and(SessionError::is_name_taken)
+            || now.saturating_duration_since(self.since) >= FAST_PHASE;
+        if slow {
+            self.attempt = self.attempt.max(Backoff::RECONNECT.fast_attempts);
+        }
+        let wait = Backoff::RECONNECT.wait(self.attempt, random);
+        self.attempt = self.attempt.saturating_add(1);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,12 +8,13 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
+use tonic_types::StatusExt as _;
 use weir_common::{fence::Fence, glob};
 use weir_proto::v1::{
     self, agent_service_client::AgentServiceClient, session_request::Message as Out, session_response::Message as In,
 };
 
-use super::{FEATURES, Link, from_wire, measurements, to_wire};
+use super::{FEATURES, Link, from_wire, measurements, state::Contact, to_wire};
 use crate::{
     enforce::report::Report,
     plan::{Offer, Plan},
@@ -41,6 +42,31 @@ pub(super) enum SessionError {
     /// The stream ended before the controller's Hello.
     #[error("the controller closed the stream before its Hello")]
     NoHello,
+    /// The controller took the connection and said nothing.
+    #[error("no Hello from the controller within 10 s")]
+    NoHelloInTime,
+}
+
+impl SessionError {
+    /// Whether another live agent has this node's name, which no quick attempt will change.
+    pub(super) fn is_name_taken(&self) -> bool {
+        matches!(self, SessionError::Refused(status) if status.code() == tonic::Code::AlreadyExists)
+    }
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The stream ended or broke, or the loop has ended.
+    Broke,
+    /// The controller asked to connect again, elsewhere where there is a choice.
+    Elsewhere,
+}
+
+/// Whether a status is the documented "connect again, elsewhere".
+fn is_elsewhere(status: &tonic::Status) -> bool {
+    status.code() == tonic::Code::Unavailable
+        && status.get_details_error_info().is_some_and(|info| info.reason == weir_proto::RECONNECT_ELSEWHERE)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -69,8 +95,14 @@ struct Incoming {
     rules: Vec<crate::plan::Rule>,
 }
 
-/// Speaks with the controller behind `channel` until the stream ends.
-pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), SessionError> {
+/// Speaks with the controller behind `channel` until the stream ends; its Hello must come before `deadline`.
+pub(super) async fn run(
+    link: &mut Link,
+    channel: Channel,
+    address: &str,
+    contact: &Contact,
+    deadline: Instant,
+) -> Result<Ended, SessionError> {
     let (out, queue) = mpsc::channel::<v1::SessionRequest>(QUEUE);
     // Everything up to here goes with the hello.
     let facts = link.facts.borrow_and_update().clone();
@@ -94,15 +126,27 @@ pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), Session
 
     let mut client = AgentServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
     let refused = |status| SessionError::Refused(Box::new(status));
-    let mut inbound = client.session(ReceiverStream::new(queue)).await.map_err(refused)?.into_inner();
-    let first = inbound.message().await.map_err(refused)?.and_then(|response| response.message);
-    let Some(In::Hello(theirs)) = first else { return Err(SessionError::NoHello) };
+    let greeting = async {
+        let mut inbound = client.session(ReceiverStream::new(queue)).await.map_err(refused)?.into_inner();
+        let first = inbound.message().await.map_err(refused)?.and_then(|response| response.message);
+        let Some(In::Hello(theirs)) = first else { return Err(SessionError::NoHello) };
+        Ok((inbound, theirs))
+    };
+    let greeted = tokio::time::timeout_at(deadline, greeting).await;
+    let (mut inbound, theirs) = greeted.map_err(|_| SessionError::NoHelloInTime)??;
+    contact.heard();
+    link.state.send_modify(|state| {
+        state.controller = Some(address.to_owned());
+        state.name_taken = None;
+        state.sessions += 1;
+    });
     tracing::info!(version = theirs.controller_version, epoch = theirs.store_epoch, "a session with a controller");
     let period = theirs.report_period.and_then(|period| Duration::try_from(period).ok()).unwrap_or(REPORT_PERIOD);
     let _measurements = Aborted(tokio::spawn(measurements::run(
         channel,
         link.meter.clone(),
         link.identity.clone(),
+        contact.clone(),
         period.clamp(Duration::from_millis(100), Duration::from_secs(60)),
     )));
 
@@ -115,27 +159,29 @@ pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), Session
         tokio::select! {
             message = inbound.message() => match message {
                 Ok(Some(response)) => {
+                    contact.heard();
                     let Some(message) = response.message else { continue };
                     if let Some(offer) = offer(message, &store_uid, &mut incoming, link, &sender) {
-                        let Some(answer) = ask(link, offer).await else { return Ok(()) };
+                        let Some(answer) = ask(link, offer).await else { return Ok(Ended::Broke) };
                         sent = answer.report.clone().or(sent);
                         sender.send(answer.message).await;
                     }
                 }
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(Ended::Broke),
+                Err(status) if is_elsewhere(&status) => return Ok(Ended::Elsewhere),
                 Err(status) => {
                     tracing::info!(code = ?status.code(), message = status.message(), "the stream broke");
-                    return Ok(());
+                    return Ok(Ended::Broke);
                 }
             },
             changed = link.facts.changed() => {
-                if changed.is_err() { return Ok(()) }
+                if changed.is_err() { return Ok(Ended::Broke) }
                 facts_generation += 1;
                 let update = to_wire::facts(&link.facts.borrow_and_update().clone(), facts_generation);
                 sender.send(Out::Facts(update)).await;
             }
             changed = link.reports.changed() => {
-                if changed.is_err() { return Ok(()) }
+                if changed.is_err() { return Ok(Ended::Broke) }
                 link.reports.mark_unchanged();
                 status_due = true;
             }
@@ -150,7 +196,7 @@ pub(super) async fn run(link: &mut Link, channel: Channel) -> Result<(), Session
             }
         }
         if sender.out.is_closed() {
-            return Ok(());
+            return Ok(Ended::Broke);
         }
     }
 }

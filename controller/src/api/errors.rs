@@ -51,6 +51,12 @@ fn with_info(code: Code, message: String, reason: &str, metadata: &[(&str, Strin
     Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, DOMAIN, metadata))
 }
 
+/// UNAVAILABLE: the session has reached its age; the agent connects again at once, to another controller where it has one.
+pub(crate) fn reconnect_elsewhere() -> Status {
+    let message = "the session has reached its age: connect again, elsewhere where there is a choice".to_owned();
+    with_info(Code::Unavailable, message, weir_proto::RECONNECT_ELSEWHERE, &[])
+}
+
 /// ABORTED: the object has another etag than the caller expects.
 pub(super) fn etag_mismatch(name: &str, current: &str) -> Status {
     let message = format!("{name} was changed: its etag is {current}");

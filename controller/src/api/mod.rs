@@ -2,7 +2,7 @@
 //! authorization in one layer.
 
 mod authorize;
-mod errors;
+pub(crate) mod errors;
 mod fleet;
 mod intents;
 mod mask;

@@ -171,6 +171,11 @@ impl Hub {
         self.lock().session(node, id)?.sync.as_mut()?.next()
     }
 
+    /// Whether a plan is on its way to the agent of a session.
+    pub(super) fn is_in_flight(&self, node: &NodeName, id: u64) -> bool {
+        self.lock().session(node, id).and_then(|session| session.sync.as_ref()).is_some_and(PlanSync::is_in_flight)
+    }
+
     /// The agent accepted a plan and says what it holds. Whether its earlier labels need not be remembered any longer.
     pub(super) fn acknowledged(&self, node: &NodeName, id: u64, fence: Fence, held: &[String]) -> bool {
         let mut inner = self.lock();

@@ -215,6 +215,11 @@ impl PlanSync {
         self.blocked = false;
     }
 
+    /// Whether a plan was sent that is neither acknowledged nor refused.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// Whether a plan was acknowledged in this session.
     pub(crate) fn has_acknowledged(&self) -> bool {
         self.acknowledged.is_some()

@@ -104,6 +104,11 @@ impl Open {
         Some(v1::Query { query_id, question: Some(question) })
     }
 
+    /// Whether somebody waits for an answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.values().any(|waiting| !waiting.answer.is_closed())
+    }
+
     /// A query that nobody waits for: it shows whether the agent is alive.
     pub(super) fn probe(&mut self) -> v1::Query {
         let question = v1::query::Question::Workloads(v1::WorkloadsQuery { cgroup_path: "/".to_owned() });

@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use tokio::sync::mpsc;
@@ -19,9 +19,12 @@ use super::{
     service::Shared,
 };
 use crate::{
-    api::wire::{
-        ack_from_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
-        rule_to_wire, status_update_from_wire, to_i64, to_u64,
+    api::{
+        errors::reconnect_elsewhere,
+        wire::{
+            ack_from_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
+            rule_to_wire, status_update_from_wire, to_i64, to_u64,
+        },
     },
     model::{AgentReport, Condition, NodeFacts, NodeName},
     plan::features,
@@ -161,12 +164,18 @@ pub(super) async fn run<S: Store>(
         last_message: now,
         last_probe: now,
         retry_at: None,
+        aged_at: options.max_age.map(|age| now + jittered(age, fastrand::f64())),
     };
     session.send(v1::session_response::Message::Hello(hello)).await?;
     hub.activate(&session.node, attached.id, facts_generation, fence);
     let result = session.serve(attached, &mut inbound).await;
     drop(guard);
     result
+}
+
+/// A tenth more or less, so that sessions that began together do not end together. `random` is in 0.0..1.0.
+fn jittered(age: Duration, random: f64) -> Duration {
+    age.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
 }
 
 fn shutting_down() -> Status {
@@ -183,6 +192,8 @@ struct Running<'a, S> {
     last_message: Instant,
     last_probe: Instant,
     retry_at: Option<Instant>,
+    /// When the session is to end, with what is on its way let through.
+    aged_at: Option<Instant>,
 }
 
 impl<S: Store> Running<'_, S> {
@@ -192,7 +203,7 @@ impl<S: Store> Running<'_, S> {
         inbound: &mut Streaming<v1::SessionRequest>,
     ) -> Result<(), Status> {
         let options = &self.shared.options;
-        let mut tick = tokio::time::interval(options.probe_after.min(std::time::Duration::from_secs(1)));
+        let mut tick = tokio::time::interval(options.probe_after.min(Duration::from_secs(1)));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -204,7 +215,8 @@ impl<S: Store> Running<'_, S> {
                         self.receive(attached.id, message).await?;
                     }
                 }
-                () = attached.wake.notified() => {
+                // Over its age, what is not on its way yet is for the next session to send.
+                () = attached.wake.notified(), if !self.is_aged() => {
                     while let Some(push) = self.shared.hub.next_push(&self.node, attached.id) {
                         self.push(push).await?;
                     }
@@ -214,7 +226,10 @@ impl<S: Store> Running<'_, S> {
                         self.send(v1::session_response::Message::Query(query)).await?;
                     }
                 }
-                _ = tick.tick() => self.look_after(attached.id).await?,
+                _ = tick.tick() => {
+                    self.look_after(attached.id).await?;
+                    self.end_of_age(attached.id)?;
+                }
                 () = attached.replaced.cancelled() => {
                     return Err(Status::aborted("the same agent came back on another stream"));
                 }
@@ -320,6 +335,21 @@ impl<S: Store> Running<'_, S> {
             AfterNack::RetryLater => self.retry_at = Some(Instant::now() + self.shared.options.retry_after),
             AfterNack::PushAgain | AfterNack::Wait | AfterNack::Ignore => {}
         }
+    }
+
+    fn is_aged(&self) -> bool {
+        self.aged_at.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Ends a session that is over its age once nothing is on its way, or the grace is over.
+    fn end_of_age(&self, id: u64) -> Result<(), Status> {
+        let Some(at) = self.aged_at.filter(|_| self.is_aged()) else { return Ok(()) };
+        let busy = self.shared.hub.is_in_flight(&self.node, id) || self.open.is_awaited();
+        if busy && at.elapsed() < self.shared.options.age_grace {
+            return Ok(());
+        }
+        tracing::info!(node = %self.node, busy, "the session has reached its age");
+        Err(reconnect_elsewhere())
     }
 
     /// Is the agent still there? Is a refused plan to be sent again?

@@ -38,6 +38,11 @@ pub struct SessionOptions {
     pub retry_after: Duration,
     /// How often agents report measurements.
     pub report_period: Duration,
+    /// After so long, give or take a tenth, a session with no plan on its way ends and the agent goes elsewhere, so that
+    /// agents spread again over controllers that came back; `None` for never.
+    pub max_age: Option<Duration>,
+    /// How long a session that is over its age waits for what is on its way.
+    pub age_grace: Duration,
     /// Ends all sessions.
     pub shutdown: CancellationToken,
 }
@@ -52,6 +57,8 @@ impl SessionOptions {
             send_within: Duration::from_secs(10),
             retry_after: Duration::from_secs(5),
             report_period: Duration::from_secs(2),
+            max_age: Some(Duration::from_secs(30 * 60)),
+            age_grace: Duration::from_secs(10),
             shutdown,
         }
     }
