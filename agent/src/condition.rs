@@ -52,6 +52,8 @@ pub enum ConditionType {
     WorkloadsUnreadable,
     /// The agent cannot tell its own cgroup, so no intent is kept from limiting it.
     OwnCgroupUnknown,
+    /// The loop that enforces has not come round for long: an access to the kernel or to the state directory hangs.
+    EnforcementStalled,
     /// Out of contact with every controller.
     Stale,
     /// The node is told to change nothing.
@@ -86,6 +88,7 @@ impl ConditionType {
             ConditionType::DevicesUnreadable => "DevicesUnreadable",
             ConditionType::WorkloadsUnreadable => "WorkloadsUnreadable",
             ConditionType::OwnCgroupUnknown => "OwnCgroupUnknown",
+            ConditionType::EnforcementStalled => "EnforcementStalled",
             ConditionType::Stale => "Stale",
             ConditionType::Paused => "Paused",
             ConditionType::Released => "Released",

@@ -26,6 +26,8 @@ use weir_common::{
     units::Floor,
 };
 
+/// What a pass may take beyond its period before the node is said to hang.
+const STALL_MARGIN: Duration = Duration::from_secs(20);
 /// What tasks get to end in order.
 const GRACE: Duration = Duration::from_millis(1500);
 
@@ -140,8 +142,16 @@ async fn run(options: Options) -> anyhow::Result<()> {
     });
     let (state, link_state) = watch::channel(LinkState::default());
     tasks.spawn("link-state", OnDeath::Continue, link::state::keep(state_dir, link_state));
-    let link =
-        Link { controllers, identity, commands: commands_out, facts: facts_in, reports: reports_in, meter, state };
+    let link = Link {
+        controllers,
+        identity,
+        commands: commands_out,
+        facts: facts_in,
+        reports: reports_in,
+        pass_within: period * 3 + STALL_MARGIN,
+        meter,
+        state,
+    };
     let version = if settings.version == CgroupVersion::V1 { "v1" } else { "v2" };
     let stop = shutdown.clone();
     tasks.spawn("link", OnDeath::EndProcess, async move {

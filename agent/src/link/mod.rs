@@ -70,6 +70,8 @@ pub struct Link {
     pub facts: watch::Receiver<NodeFacts>,
     /// From the loop.
     pub reports: watch::Receiver<Arc<Report>>,
+    /// The loop publishes a report at least this often unless it hangs.
+    pub pass_within: Duration,
     /// For measurements.
     pub meter: Meter,
     /// Where the link says how it is.

@@ -1,6 +1,10 @@
 //! One session: hello, then whatever comes, until the stream ends.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -16,9 +20,10 @@ use weir_proto::v1::{
 
 use super::{FEATURES, Link, from_wire, measurements, state::Contact, to_wire};
 use crate::{
+    condition::{ConditionType, Finding, timed},
     enforce::report::Report,
     plan::{Offer, Plan},
-    reconcile::Command,
+    reconcile::{Command, Taken},
 };
 
 /// Statuses without a new plan are sent at most this often.
@@ -155,6 +160,9 @@ pub(super) async fn run(
     let mut sent: Option<Arc<Report>> = None;
     let mut next_status = Instant::now();
     let mut status_due = false;
+    let mut offered = VecDeque::new();
+    let mut last_pass = Instant::now();
+    let mut stall_told = false;
     loop {
         tokio::select! {
             message = inbound.message() => match message {
@@ -162,9 +170,7 @@ pub(super) async fn run(
                     contact.heard();
                     let Some(message) = response.message else { continue };
                     if let Some(offer) = offer(message, &store_uid, &mut incoming, link, &sender) {
-                        let Some(answer) = ask(link, offer).await else { return Ok(Ended::Broke) };
-                        sent = answer.report.clone().or(sent);
-                        sender.send(answer.message).await;
+                        offered.push_back(Offered::to(&link.commands, offer));
                     }
                 }
                 Ok(None) => return Ok(Ended::Broke),
@@ -174,6 +180,18 @@ pub(super) async fn run(
                     return Ok(Ended::Broke);
                 }
             },
+            answer = Offered::first(&mut offered), if !offered.is_empty() => {
+                let Some(answer) = answer else { return Ok(Ended::Broke) };
+                sent = answer.report.clone().or(sent);
+                sender.send(answer.message).await;
+            }
+            () = tokio::time::sleep_until(last_pass + link.pass_within), if !stall_told => {
+                stall_told = true;
+                let report = Arc::new(stalled(&link.reports.borrow(), last_pass.elapsed()));
+                tracing::error!(since = ?last_pass.elapsed(), "enforcement hangs");
+                sender.send(Out::Status(to_wire::status(&report))).await;
+                sent = Some(report);
+            }
             changed = link.facts.changed() => {
                 if changed.is_err() { return Ok(Ended::Broke) }
                 facts_generation += 1;
@@ -183,6 +201,7 @@ pub(super) async fn run(
             changed = link.reports.changed() => {
                 if changed.is_err() { return Ok(Ended::Broke) }
                 link.reports.mark_unchanged();
+                (last_pass, stall_told) = (Instant::now(), false);
                 status_due = true;
             }
             () = tokio::time::sleep_until(next_status), if status_due => {
@@ -296,17 +315,48 @@ async fn answer(
     v1::Reply { query_id: query.query_id, done: true, progress_percent: 100, error, answer }
 }
 
+/// The last report, with the word that it is an old one.
+fn stalled(last: &Report, since: Duration) -> Report {
+    let message = format!("no pass of enforcement has ended for {} s", since.as_secs());
+    let finding = Finding::holds(ConditionType::EnforcementStalled, "NoPass", message);
+    let mut report = last.clone();
+    report.node.extend(timed(vec![finding], 0, &[], SystemTime::now()));
+    report
+}
+
 struct Answered {
     message: Out,
     report: Option<Arc<Report>>,
 }
 
-/// Has a plan taken and enforced; `None` where the loop has ended.
-async fn ask(link: &Link, offer: Offer) -> Option<Answered> {
-    let fence = offer.fence();
-    let (reply, answer) = oneshot::channel();
-    link.commands.send(Command::Offer(offer, reply)).await.ok()?;
-    Some(match answer.await.ok()? {
+/// A plan that the loop was given and has not answered yet. The session goes on meanwhile: a loop that hangs is told of.
+struct Offered {
+    fence: Fence,
+    answer: oneshot::Receiver<Taken>,
+}
+
+impl Offered {
+    /// Has a plan taken and enforced.
+    fn to(commands: &mpsc::Sender<Command>, offer: Offer) -> Offered {
+        let fence = offer.fence();
+        let (reply, answer) = oneshot::channel();
+        let commands = commands.clone();
+        // Where the loop has ended, the reply is dropped with the command.
+        tokio::spawn(async move { commands.send(Command::Offer(offer, reply)).await });
+        Offered { fence, answer }
+    }
+
+    /// The answer about the oldest one; `None` where the loop has ended. Nothing is lost when the future is dropped.
+    async fn first(offered: &mut VecDeque<Offered>) -> Option<Answered> {
+        let Offered { fence, answer } = offered.front_mut()?;
+        let (fence, taken) = (*fence, answer.await);
+        offered.pop_front();
+        Some(answered(fence, taken.ok()?))
+    }
+}
+
+fn answered(fence: Fence, taken: Taken) -> Answered {
+    match taken {
         Ok(report) => {
             tracing::info!(%fence, writes = report.writes, held = report.settings_held, "a plan is in force");
             Answered { message: Out::Ack(to_wire::ack(&report)), report: Some(report) }
@@ -321,5 +371,35 @@ async fn ask(link: &Link, offer: Offer) -> Option<Answered> {
             };
             Answered { message: Out::Nack(nack), report: None }
         }
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_offer_waits_for_its_answer_however_often_the_wait_is_dropped() {
+        let (commands, mut queue) = mpsc::channel(1);
+        let fence = Fence { store_epoch: 1, revision: 3, facts_generation: 1 };
+        let plan = Plan { store_uid: String::new(), fence, directive: crate::plan::Directive::Active, rules: vec![] };
+        let mut offered = VecDeque::from([Offered::to(&commands, Offer::Whole(plan))]);
+        for _ in 0..3 {
+            assert!(tokio::time::timeout(Duration::from_millis(1), Offered::first(&mut offered)).await.is_err());
+        }
+        let Some(Command::Offer(_, reply)) = queue.recv().await else { panic!("the loop is given the offer") };
+        let _taken = reply.send(Ok(Arc::new(Report { fence: Some(fence), ..Report::default() })));
+        let answer = Offered::first(&mut offered).await.unwrap();
+        assert!(matches!(answer.message, Out::Ack(_)));
+        assert!(offered.is_empty());
+    }
+
+    #[test]
+    fn a_loop_that_hangs_is_told_with_what_was_last_known() {
+        let last = Report { settings_held: 4, ..Report::default() };
+        let told = stalled(&last, Duration::from_secs(25));
+        assert_eq!(told.settings_held, 4);
+        assert!(told.node[0].finding.message.contains("25 s"));
+        assert!(differs(&told, &last), "the next pass takes it back");
+    }
 }
