@@ -33,6 +33,16 @@ impl LimitKey {
     /// All keys, in order.
     pub const ALL: [LimitKey; 4] = [LimitKey::Rbps, LimitKey::Wbps, LimitKey::Riops, LimitKey::Wiops];
 
+    /// Its place in [`LimitKey::ALL`].
+    pub fn index(self) -> usize {
+        match self {
+            LimitKey::Rbps => 0,
+            LimitKey::Wbps => 1,
+            LimitKey::Riops => 2,
+            LimitKey::Wiops => 3,
+        }
+    }
+
     /// The key's name in io.max.
     pub fn name(self) -> &'static str {
         match self {
@@ -84,11 +94,6 @@ impl LimitValue {
             LimitValue::Unlimited => None,
         }
     }
-
-    /// The stricter of two.
-    pub fn strictest(self, other: Self) -> Self {
-        self.min(other)
-    }
 }
 
 impl fmt::Display for LimitValue {
@@ -134,8 +139,8 @@ mod tests {
         let low = LimitValue::finite(1).unwrap();
         let high = LimitValue::finite(2).unwrap();
         assert_eq!(LimitValue::finite(0), None);
-        assert_eq!(high.strictest(low), low);
-        assert_eq!(LimitValue::Unlimited.strictest(high), high);
+        assert_eq!(high.min(low), low);
+        assert_eq!(LimitValue::Unlimited.min(high), high);
         assert_eq!(LimitValue::Unlimited.to_string(), "max");
     }
 }

@@ -167,5 +167,21 @@ fn every_message_field_and_value_is_documented() {
                 assert!(comments.contains_key(&path), "{}.{} has no comment", message.name(), field.name());
             }
         }
+        // Enums and services: each with its members (values, methods).
+        let member = |path: &[i32], index: usize| [path, &[MEMBERS, i32::try_from(index).unwrap()]].concat();
+        for (index, kind) in file.enum_type.iter().enumerate() {
+            let path = vec![ENUMS, i32::try_from(index).unwrap()];
+            assert!(comments.contains_key(&path), "{} has no comment", kind.name());
+            for (index, value) in kind.value.iter().enumerate() {
+                assert!(comments.contains_key(&member(&path, index)), "{} has no comment", value.name());
+            }
+        }
+        for (index, service) in file.service.iter().enumerate() {
+            let path = vec![SERVICES, i32::try_from(index).unwrap()];
+            assert!(comments.contains_key(&path), "{} has no comment", service.name());
+            for (index, method) in service.method.iter().enumerate() {
+                assert!(comments.contains_key(&member(&path, index)), "{} has no comment", method.name());
+            }
+        }
     }
 }

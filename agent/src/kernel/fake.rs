@@ -160,7 +160,7 @@ impl FakeKernel {
             CgroupVersion::V2 => fake_parse::v2_body(body, old)?,
             CgroupVersion::V1 => {
                 let mut new = old;
-                new[index(key)] = fake_parse::v1_value(body, !key.is_bytes())?;
+                new[key.index()] = fake_parse::v1_value(body, !key.is_bytes())?;
                 new
             }
         };
@@ -184,8 +184,8 @@ impl FakeKernel {
                 for (device, values) in cgroup.limits.iter().filter(|(_, values)| **values != UNLIMITED) {
                     let _infallible = write!(text, "{device}");
                     for key in LimitKey::ALL {
-                        let value = values[index(key)];
-                        let none = UNLIMITED[index(key)] == value;
+                        let value = values[key.index()];
+                        let none = UNLIMITED[key.index()] == value;
                         let shown = if none { "max".to_owned() } else { value.to_string() };
                         let _infallible = write!(text, " {key}={shown}");
                     }
@@ -219,7 +219,7 @@ impl FakeKernel {
             }
             _ => {
                 let key = LimitKey::ALL.into_iter().find(|key| blkio_throttle::file(*key) == name);
-                let slot = index(key.ok_or(Errno::NOENT)?);
+                let slot = key.ok_or(Errno::NOENT)?.index();
                 for (device, values) in cgroup.limits.iter().filter(|(_, values)| values[slot] != UNLIMITED[slot]) {
                     let _infallible = writeln!(text, "{device} {}", values[slot]);
                 }
@@ -274,15 +274,6 @@ impl FakeKernel {
             value: None,
             errno: Some(errno.raw_os_error()),
         })
-    }
-}
-
-fn index(key: LimitKey) -> usize {
-    match key {
-        LimitKey::Rbps => 0,
-        LimitKey::Wbps => 1,
-        LimitKey::Riops => 2,
-        LimitKey::Wiops => 3,
     }
 }
 

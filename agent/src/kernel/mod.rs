@@ -81,11 +81,6 @@ pub struct KernelError {
 }
 
 impl KernelError {
-    /// Whether the same access may succeed later: not where the cgroup is gone, or the value as such cannot be written.
-    pub fn is_retryable(&self) -> bool {
-        !self.is_gone() && self.step != KernelStep::Refused
-    }
-
     /// Whether the cgroup is gone (or is another one now), so that there is nothing to retry on.
     pub fn is_gone(&self) -> bool {
         use rustix::io::Errno;

@@ -47,15 +47,6 @@ pub(super) struct History {
     ring: Ring<VALUES>,
 }
 
-fn position(key: LimitKey) -> usize {
-    match key {
-        LimitKey::Rbps => 0,
-        LimitKey::Wbps => 1,
-        LimitKey::Riops => 2,
-        LimitKey::Wiops => 3,
-    }
-}
-
 fn minus(new: &IoCounters, old: &IoCounters) -> IoCounters {
     IoCounters {
         read_bytes: new.read_bytes.saturating_sub(old.read_bytes),
@@ -151,9 +142,9 @@ impl History {
         let total = minus(&self.last.raw, &self.base);
         let mut values = [0; VALUES];
         for key in LimitKey::ALL {
-            values[position(key)] = judge::counted(&total, key);
+            values[key.index()] = judge::counted(&total, key);
             for (i, reason) in REASONS.iter().enumerate() {
-                values[4 + position(key) * REASONS.len() + i] = self.reasons.get(&(key, *reason)).copied().unwrap_or(0);
+                values[4 + key.index() * REASONS.len() + i] = self.reasons.get(&(key, *reason)).copied().unwrap_or(0);
             }
         }
         self.ring.push(Sample { at_ns: self.last.at_ns, since_ns: self.since_ns, values });
@@ -180,7 +171,7 @@ impl History {
             .iter()
             .enumerate()
             .map(|(i, reason)| {
-                let nanoseconds = window.deltas[4 + position(key) * REASONS.len() + i];
+                let nanoseconds = window.deltas[4 + key.index() * REASONS.len() + i];
                 (*reason, Duration::from_nanos(nanoseconds).as_secs_f64() / span)
             })
             .filter(|(_, share)| *share > 0.0)
@@ -195,7 +186,7 @@ impl History {
         }
         reasons.sort_by(|a, b| b.1.total_cmp(&a.1));
         Some(Achieved {
-            per_second: window.per_second(position(key)),
+            per_second: window.per_second(key.index()),
             window: window.span,
             reasons,
             source: self.source,

@@ -17,8 +17,15 @@ pub async fn intent(client: &mut Client, name: &str, project: &str, output: Outp
     print::structured(&bare, Output::Yaml)?;
     let status = intent.status.unwrap_or_default();
     print::line(&format!(
-        "\nNodes: {} matched, {} applied, {} failed, {} pending, {} out of contact",
-        status.nodes_matched, status.nodes_applied, status.nodes_failed, status.nodes_pending, status.nodes_stale
+        "\nNodes: {} matched: {} applied, {} failed, {} with nothing to apply it to, {} paused or released, {} pending; {} out \
+         of contact",
+        status.nodes_matched,
+        status.nodes_applied,
+        status.nodes_failed,
+        status.nodes_no_match,
+        status.nodes_suspended,
+        status.nodes_pending,
+        status.nodes_stale
     ))?;
     if !status.nodes_holding.is_empty() {
         print::line(&format!("Still held by: {}", status.nodes_holding.join(", ")))?;
@@ -49,7 +56,7 @@ pub async fn intent(client: &mut Client, name: &str, project: &str, output: Outp
 ///
 /// # Errors
 /// The controller's.
-pub async fn node(client: &mut Client, name: &str, output: Output) -> Result<(), Failure> {
+pub async fn node(client: &mut Client, name: &str, project: &str, output: Output) -> Result<(), Failure> {
     let node = client.fleet.get_node(v1::GetNodeRequest { name: names::node(name) }).await?.into_inner();
     if print::structured(&node, output)? {
         return Ok(());
@@ -61,7 +68,7 @@ pub async fn node(client: &mut Client, name: &str, output: Output) -> Result<(),
     if statuses.is_empty() {
         return print::line("No intent applies to it.");
     }
-    print::line(&super::watch::table(&statuses, "default"))
+    print::line(&super::watch::table(&statuses, project))
 }
 
 fn conditions(head: &str, all: &[v1::Condition]) -> Result<(), Failure> {

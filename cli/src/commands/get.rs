@@ -159,14 +159,20 @@ pub async fn devices(client: &mut Client, node: &str, output: Output) -> Result<
 ///
 /// # Errors
 /// The controller's.
-pub async fn workloads(client: &mut Client, node: &str, cgroup_path: String, output: Output) -> Result<(), Failure> {
+pub async fn workloads(
+    client: &mut Client,
+    node: &str,
+    cgroup_path: String,
+    project: &str,
+    output: Output,
+) -> Result<(), Failure> {
     let request = v1::ListWorkloadsRequest { parent: names::node(node), cgroup_path };
     let list = client.fleet.list_workloads(request).await?.into_inner();
     if print::list("workloads", &list.workloads, output)? {
         return Ok(());
     }
     let rows = list.workloads.iter().map(|workload| {
-        let intents: Vec<&str> = workload.intents.iter().map(|name| names::short(name, "default")).collect();
+        let intents: Vec<&str> = workload.intents.iter().map(|name| names::short(name, project)).collect();
         vec![workload.cgroup_path.clone(), workload.processes.to_string(), intents.join(", ")]
     });
     print::line(&print::table(&["CGROUP", "PROCESSES", "INTENTS"], rows.collect()))

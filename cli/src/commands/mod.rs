@@ -54,12 +54,14 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Get { what: Get::Nodes { name: None } } | Command::Nodes => get::nodes(&mut client, output).await,
         Command::Get { what: Get::Devices { node } } => get::devices(&mut client, &node, output).await,
         Command::Get { what: Get::Workloads { node, cgroup } } => {
-            get::workloads(&mut client, &node, cgroup, output).await
+            get::workloads(&mut client, &node, cgroup, &project, output).await
         }
         Command::Describe { what: Describe::Intent { name } } => {
             describe::intent(&mut client, &name, &project, output).await
         }
-        Command::Describe { what: Describe::Node { name } } => describe::node(&mut client, &name, output).await,
+        Command::Describe { what: Describe::Node { name } } => {
+            describe::node(&mut client, &name, &project, output).await
+        }
         Command::Explain(explain) => explain::run(&mut client, explain, &project, output).await,
         Command::Watch(watch) => watch::run(&mut client, watch, &project, output).await,
         Command::Pause(target) => nodes::pause(&mut client, &target).await,

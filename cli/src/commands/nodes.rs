@@ -51,10 +51,18 @@ pub async fn release(client: &mut Client, options: &Release) -> Result<(), Failu
     }
     let deadline = Instant::now() + options.wait.timeout;
     loop {
-        let nodes = if name == "nodes/-" {
-            client.all_nodes().await?.0
+        let asked = if name == "nodes/-" {
+            client.all_nodes().await.map(|(nodes, _)| nodes)
         } else {
-            vec![client.fleet.get_node(v1::GetNodeRequest { name: name.clone() }).await?.into_inner()]
+            let node = client.fleet.get_node(v1::GetNodeRequest { name: name.clone() }).await;
+            node.map(|node| vec![node.into_inner()])
+        };
+        let nodes = match asked {
+            Ok(nodes) => nodes,
+            Err(status) => {
+                super::wait::outage(status, deadline).await?;
+                continue;
+            }
         };
         let holding: Vec<&v1::Node> = nodes.iter().filter(|node| !is_released(node)).collect();
         if holding.is_empty() {

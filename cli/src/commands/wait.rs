@@ -43,11 +43,13 @@ pub async fn all_applied(
 
 fn done(name: &str, status: &v1::IntentStatus) -> String {
     let nodes = |count: i32| format!("{count} {}", if count == 1 { "node" } else { "nodes" });
-    let idle = match status.nodes_matched - status.nodes_applied {
-        ..=0 => String::new(),
-        idle => format!("; {} with nothing to apply it to at present (weirctl describe intent NAME)", nodes(idle)),
-    };
-    format!("applied {name} on {}{idle}", nodes(status.nodes_applied))
+    let told = |count: i32, what: &str| if count > 0 { format!("; {} {what}", nodes(count)) } else { String::new() };
+    format!(
+        "applied {name} on {}{}{}",
+        nodes(status.nodes_applied),
+        told(status.nodes_no_match, "with nothing to apply it to at present (weirctl describe intent NAME)"),
+        told(status.nodes_suspended, "paused or released, where it waits for weirctl resume"),
+    )
 }
 
 /// Waits until every node that an intent matches has applied or refused its present generation.
@@ -83,7 +85,7 @@ async fn applied(
 ///
 /// # Errors
 /// Any other error, and this one when the time is up.
-async fn outage(status: tonic::Status, deadline: Instant) -> Result<(), Failure> {
+pub async fn outage(status: tonic::Status, deadline: Instant) -> Result<(), Failure> {
     if status.code() != Code::Unavailable || Instant::now() >= deadline {
         return Err(status.into());
     }

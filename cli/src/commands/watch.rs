@@ -98,7 +98,11 @@ fn row(intent: &str, node: &str, stale: bool, setting: &v1::SettingStatus) -> Ve
     let (achieved, error, why) = match &setting.achieved {
         Some(achieved) => {
             let error = match text::finite(setting.intended.as_ref()) {
-                Some(limit) => format!("{:+.1} %", (achieved.per_second / limit as f64 - 1.0) * 100.0),
+                Some(limit) => {
+                    // Rounded first, and + 0.0: no "-0.0 %" beside a "+0.0 %" that says the same.
+                    let percent = (achieved.per_second / limit as f64 - 1.0) * 100.0;
+                    format!("{:+.1} %", (percent * 10.0).round() / 10.0 + 0.0)
+                }
                 None => "-".to_owned(),
             };
             let unlimited = text::finite(setting.effective.as_ref()).is_none();

@@ -14,9 +14,16 @@ fn waiting_until_every_node_has_applied() {
     server.state().becomes = v1::IntentStatus { nodes_matched: 2, nodes_applied: 2, ..Default::default() };
     let text = server.run_with(&["apply", "--wait", "-f", "-"], ONE).good();
     assert!(text.ends_with(&format!("applied {BACKUP} on 2 nodes\n")), "{text}");
-    server.state().becomes.nodes_matched = 3;
+    server.state().becomes = v1::IntentStatus {
+        nodes_matched: 4,
+        nodes_applied: 2,
+        nodes_no_match: 1,
+        nodes_suspended: 1,
+        ..Default::default()
+    };
     let text = server.run_with(&["apply", "--wait", "-f", "-"], ONE).good();
     assert!(text.contains(&format!("applied {BACKUP} on 2 nodes; 1 node with nothing to apply it to")), "{text}");
+    assert!(text.contains("; 1 node paused or released"), "{text}");
     let json = server.run_with(&["apply", "--wait", "-o", "json", "-f", "-"], ONE).good();
     assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["intents"][0]["status"]["nodesApplied"], 2);
 }

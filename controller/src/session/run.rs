@@ -178,6 +178,10 @@ fn jittered(age: Duration, random: f64) -> Duration {
     age.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
 }
 
+fn replaced() -> Status {
+    Status::aborted("the same agent came back on another stream")
+}
+
 fn shutting_down() -> Status {
     Status::unavailable("the controller is shutting down")
 }
@@ -209,6 +213,10 @@ impl<S: Store> Running<'_, S> {
             tokio::select! {
                 message = inbound.message() => {
                     let Some(request) = message? else { return Ok(()) };
+                    // What was still on its way from a stream that was replaced is older than what the new one said.
+                    if attached.replaced.is_cancelled() {
+                        return Err(replaced());
+                    }
                     self.last_message = Instant::now();
                     self.shared.board.contact(&self.node, self.last_message);
                     if let Some(message) = request.message {
@@ -231,7 +239,7 @@ impl<S: Store> Running<'_, S> {
                     self.end_of_age(attached.id)?;
                 }
                 () = attached.replaced.cancelled() => {
-                    return Err(Status::aborted("the same agent came back on another stream"));
+                    return Err(replaced());
                 }
                 () = options.shutdown.cancelled() => return Err(shutting_down()),
             }

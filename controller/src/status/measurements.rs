@@ -37,15 +37,6 @@ pub(super) struct Measurements {
     series: HashMap<(u64, DeviceId), Series>,
 }
 
-fn counter(key: LimitKey) -> usize {
-    match key {
-        LimitKey::Rbps => 0,
-        LimitKey::Wbps => 1,
-        LimitKey::Riops => 2,
-        LimitKey::Wiops => 3,
-    }
-}
-
 fn reason_index(key: LimitKey, reason: ShortfallReason) -> usize {
     let reason = match reason {
         ShortfallReason::OwnLimit => 0,
@@ -55,7 +46,7 @@ fn reason_index(key: LimitKey, reason: ShortfallReason) -> usize {
         ShortfallReason::Unknown => 4,
         ShortfallReason::NotStarted => 5,
     };
-    COUNTERS + counter(key) * ShortfallReason::ALL.len() + reason
+    COUNTERS + key.index() * ShortfallReason::ALL.len() + reason
 }
 
 impl Measurements {
@@ -124,7 +115,7 @@ impl Measurements {
         };
         reasons.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         Ok(Achieved {
-            per_second: window.per_second(counter(key)),
+            per_second: window.per_second(key.index()),
             window: window.span,
             reasons,
             source: series.source,

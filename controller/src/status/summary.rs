@@ -20,6 +20,10 @@ pub struct IntentSummary {
     pub applied: usize,
     /// Of these: failed.
     pub failed: usize,
+    /// Of these: nothing is meant there at present.
+    pub no_match: usize,
+    /// Of these: paused or released.
+    pub suspended: usize,
     /// Of these: no answer for the present generation.
     pub pending: usize,
     /// Of these: out of contact.
@@ -37,7 +41,8 @@ pub fn summarise(answers: impl IntoIterator<Item = NodeAnswer>) -> IntentSummary
         match answer.state {
             Some(RuleState::Applied) => sum.applied += 1,
             Some(RuleState::Failed) => sum.failed += 1,
-            Some(RuleState::NoMatch | RuleState::Suspended) => {}
+            Some(RuleState::NoMatch) => sum.no_match += 1,
+            Some(RuleState::Suspended) => sum.suspended += 1,
             Some(RuleState::Pending) | None => sum.pending += 1,
         }
     }
@@ -56,10 +61,20 @@ mod tests {
             answer(false, Some(RuleState::Applied)),
             answer(true, Some(RuleState::Failed)),
             answer(true, Some(RuleState::NoMatch)),
+            answer(true, Some(RuleState::Suspended)),
             answer(true, None),
             answer(false, None),
         ]);
-        let expected = IntentSummary { matched: 6, applied: 2, failed: 1, pending: 2, stale: 2, holding: Vec::new() };
+        let expected = IntentSummary {
+            matched: 7,
+            applied: 2,
+            failed: 1,
+            no_match: 1,
+            suspended: 1,
+            pending: 2,
+            stale: 2,
+            holding: Vec::new(),
+        };
         assert_eq!(sum, expected);
     }
 }

@@ -59,13 +59,15 @@ pub(crate) fn intent_status_to_wire(
     summary: &IntentSummary,
     conditions: &[Condition],
 ) -> v1::IntentStatus {
-    let IntentSummary { matched, applied, failed, pending, stale, holding } = summary;
+    let IntentSummary { matched, applied, failed, no_match, suspended, pending, stale, holding } = summary;
     let state = if deleting { v1::IntentState::Deleting } else { v1::IntentState::Active };
     v1::IntentStatus {
         state: state.into(),
         nodes_matched: to_i32(*matched),
         nodes_applied: to_i32(*applied),
         nodes_failed: to_i32(*failed),
+        nodes_no_match: to_i32(*no_match),
+        nodes_suspended: to_i32(*suspended),
         nodes_pending: to_i32(*pending),
         nodes_stale: to_i32(*stale),
         conditions: conditions.iter().map(condition_to_wire).collect(),
