@@ -303,7 +303,6 @@ async fn watch_survives_dropped_waits(store: &impl Store) {
 }
 
 async fn watch_resumes(store: &impl Store) {
-    let start = store.list("").await.unwrap().revision;
     let mut committed = Vec::new();
     for i in 0..10 {
         committed.push(store.commit(put(&format!("k{i}"), "v")).await.unwrap());

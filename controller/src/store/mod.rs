@@ -6,6 +6,8 @@
 
 pub mod conformance;
 mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod log_record;
 
 pub use embedded::{EmbeddedStore, OpenError};

@@ -164,7 +164,7 @@ fn unreachable(member: &str, causes: &str) -> String {
     format!("etcd at {member} cannot be reached ({causes}){hint}")
 }
 
-fn has_cause<T: std::error::Error + 'static>(error: &dyn std::error::Error) -> bool {
+fn has_cause<T: std::error::Error + 'static>(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if error.is::<T>() {
