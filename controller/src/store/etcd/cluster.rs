@@ -20,8 +20,6 @@ use super::{
     location::EtcdLocation,
 };
 
-/// How long a call to one member may take.
-const CALL: Duration = Duration::from_secs(5);
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Idle time after which the other side is asked whether it lives, and how long it may take to say so.
@@ -31,6 +29,8 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_
 pub(crate) struct Cluster {
     members: Vec<Member>,
     options: ConnectOptions,
+    /// How long a call to one member may take.
+    patience: Duration,
     /// Index of the member that is asked first.
     current: AtomicUsize,
     /// The cluster's identity, as the first answer had it.
@@ -75,6 +75,7 @@ macro_rules! answers {
 }
 answers!(
     etcd_client::GetResponse,
+    etcd_client::PutResponse,
     etcd_client::TxnResponse,
     etcd_client::CompactionResponse,
     etcd_client::LeaseGrantResponse,
@@ -89,7 +90,7 @@ pub(crate) struct Answered<T> {
 }
 
 impl Cluster {
-    pub(crate) fn new(location: &EtcdLocation, access: &EtcdAccess) -> Self {
+    pub(crate) fn new(location: &EtcdLocation, access: &EtcdAccess, patience: Duration) -> Self {
         let EtcdLocation { members, prefix: _ } = location;
         let EtcdAccess { user, tls } = access.clone();
         let mut options = ConnectOptions::new()
@@ -110,7 +111,7 @@ impl Cluster {
             url: format!("{scheme}://{address}"),
             client: OnceCell::new(),
         });
-        Cluster { members: members.collect(), options, current: AtomicUsize::new(0), id: OnceLock::new() }
+        Cluster { members: members.collect(), options, patience, current: AtomicUsize::new(0), id: OnceLock::new() }
     }
 
     /// Calls a member. Where it fails: the next one, if `repeat` permits.
@@ -211,9 +212,9 @@ impl Cluster {
             let client = self.client(member).await?;
             call(client).await.map_err(|error| Failure::new(&member.address, step, &error))
         };
-        let answer = tokio::time::timeout(CALL, attempt)
+        let answer = tokio::time::timeout(self.patience, attempt)
             .await
-            .unwrap_or_else(|_| Err(Failure::timeout(&member.address, step, CALL)))?;
+            .unwrap_or_else(|_| Err(Failure::timeout(&member.address, step, self.patience)))?;
         self.check(index, answer.header())?;
         Ok(answer)
     }
@@ -234,9 +235,9 @@ impl Cluster {
         let member = &self.members[index];
         let client = self.client(member).await?;
         let step = "authenticating";
-        match tokio::time::timeout(CALL, client.refresh_token()).await {
+        match tokio::time::timeout(self.patience, client.refresh_token()).await {
             Ok(result) => result.map_err(|error| Failure::new(&member.address, step, &error)),
-            Err(_) => Err(Failure::timeout(&member.address, step, CALL)),
+            Err(_) => Err(Failure::timeout(&member.address, step, self.patience)),
         }
     }
 }

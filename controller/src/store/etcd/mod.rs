@@ -9,9 +9,10 @@ mod cluster;
 mod commit;
 mod failure;
 mod location;
+mod stream;
 mod watch;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, TxnOp};
 
@@ -19,6 +20,7 @@ pub use access::{AccessError, EtcdAccess, EtcdFlags};
 pub(crate) use cluster::{Answer, Cluster, Repeat};
 pub(crate) use failure::{Failure, Kind};
 pub use location::{EtcdLocation, LocationError, SCHEME};
+pub(crate) use stream::Stream;
 pub use watch::EtcdWatch;
 
 use super::{BACKEND_KEYS, CommitError, Item, Listing, Revision, Store, StoreError, Txn, WatchError};
@@ -28,6 +30,8 @@ const PAGE: i64 = 500;
 /// Largest message that is taken from etcd, bytes. etcd's own limit for a request is 1.5 MiB by default; a page of a
 /// list can have many such values, and is made smaller when it is over this.
 const MESSAGE: usize = 64 << 20;
+/// How long a call to one member may take.
+const CALL: Duration = Duration::from_secs(5);
 /// How often a list begins again because its revision was compacted.
 const LISTS: usize = 5;
 
@@ -102,7 +106,7 @@ impl EtcdStore {
     /// # Errors
     /// No member can be reached, or etcd refuses; the message says what to do.
     pub async fn connect(location: &EtcdLocation, access: &EtcdAccess) -> Result<Self, StoreError> {
-        let cluster = Arc::new(Cluster::new(location, access));
+        let cluster = Arc::new(Cluster::new(location, access, CALL));
         let keys = Keys::new(&location.prefix);
         let epoch = read_epoch(&cluster, &keys.meta("epoch")).await?;
         cluster.look_around().await?;

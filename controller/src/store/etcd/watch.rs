@@ -6,9 +6,9 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use etcd_client::{Client, Error, EventType, GetOptions, ResponseHeader, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{EventType, GetOptions, WatchOptions, WatchResponse};
 
-use super::{Answer, Cluster, EtcdStore, Failure, Keys, Kind, MESSAGE, Repeat, revision, to_etcd};
+use super::{EtcdStore, Failure, Keys, Kind, revision, stream::Stream, to_etcd};
 use crate::store::{Change, Event, Revision, Store as _, StoreError, Watch, WatchError};
 
 /// How long etcd may take to say that a watch begins before what is compacted.
@@ -17,24 +17,9 @@ const COMPACTED_ANSWER: Duration = Duration::from_secs(5);
 /// A watch on the store on etcd.
 #[derive(Debug)]
 pub struct EtcdWatch {
-    cluster: Arc<Cluster>,
     keys: Arc<Keys>,
-    /// The member that serves it.
-    member: usize,
-    stream: WatchStream,
+    stream: Stream,
     assembly: Assembly,
-}
-
-/// A stream with its first answer.
-struct Opened {
-    stream: WatchStream,
-    first: WatchResponse,
-}
-
-impl Answer for Opened {
-    fn header(&self) -> Option<&ResponseHeader> {
-        self.first.header()
-    }
 }
 
 pub(super) async fn open(store: &EtcdStore, prefix: &str, after: Revision) -> Result<EtcdWatch, WatchError> {
@@ -55,21 +40,9 @@ pub(super) async fn open(store: &EtcdStore, prefix: &str, after: Revision) -> Re
         .with_fragment()
         .with_progress_notify()
         .with_start_revision(to_etcd(start));
-    let call = |client: Client| {
-        let (key, options) = (store.keys.physical(""), options.clone());
-        async move {
-            let mut watches = client.watch_client().max_decoding_message_size(MESSAGE);
-            let mut stream = watches.watch(key, Some(options)).await?;
-            match stream.message().await? {
-                Some(first) => Ok(Opened { stream, first }),
-                None => Err(Error::WatchError("it ended at once".to_owned())),
-            }
-        }
-    };
-    let opened = store.cluster.call("watching", Repeat::Harmless, call).await.map_err(StoreError::from)?;
-    let Opened { stream, first } = opened.answer;
-    let (cluster, keys) = (Arc::clone(&store.cluster), Arc::clone(&store.keys));
-    let mut watch = EtcdWatch { cluster, keys, member: opened.member, stream, assembly: Assembly::new(prefix, after) };
+    let (stream, first) =
+        Stream::open(&store.cluster, &store.keys.physical(""), &options).await.map_err(StoreError::from)?;
+    let mut watch = EtcdWatch { keys: Arc::clone(&store.keys), stream, assembly: Assembly::new(prefix, after) };
     watch.take(&first)?;
     if compacted {
         // etcd says up to where in its next answer.
@@ -88,32 +61,13 @@ pub(super) async fn open(store: &EtcdStore, prefix: &str, after: Revision) -> Re
 impl EtcdWatch {
     /// Waits for one message. Nothing is lost when the future is dropped.
     async fn receive(&mut self) -> Result<(), WatchError> {
-        match self.stream.message().await {
-            Ok(Some(response)) => self.take(&response),
-            Ok(None) => {
-                self.cluster.leave(self.member);
-                let member = self.cluster.address(self.member);
-                Err(StoreError::Backend(format!("etcd at {member} ended the watch")).into())
-            }
-            Err(error) => {
-                let failure = Failure::new(self.cluster.address(self.member), "watching", &error);
-                if failure.kind.is_of_the_member() {
-                    self.cluster.leave(self.member);
-                }
-                Err(StoreError::from(failure).into())
-            }
-        }
+        let response = self.stream.message().await.map_err(StoreError::from)?;
+        self.take(&response)
     }
 
     fn take(&mut self, response: &WatchResponse) -> Result<(), WatchError> {
-        self.cluster.check(self.member, response.header()).map_err(StoreError::from)?;
         if response.compact_revision() > 0 {
             return Err(WatchError::Compacted { oldest: revision(response.compact_revision()) });
-        }
-        if response.canceled() {
-            let member = self.cluster.address(self.member);
-            let status = tonic::Status::unknown(response.cancel_reason());
-            return Err(StoreError::from(Failure::of_status(member, "watching", &status)).into());
         }
         for event in response.events() {
             let (revision, event) = self.event(event)?;
