@@ -34,6 +34,13 @@ pub struct Replica {
     pub version: String,
 }
 
+impl Replica {
+    /// One of this version, at `host:port`.
+    pub fn at(address: String) -> Self {
+        Replica { address, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+}
+
 /// The replicas that are there. One that died stays listed for some seconds.
 pub type Replicas = BTreeMap<ReplicaId, Replica>;
 
@@ -48,13 +55,13 @@ pub struct Leadership {
     /// By this process's clock; moves on while it is kept. `None` where it has no end.
     until: Option<watch::Receiver<Instant>>,
     /// Ends what holds it.
-    held: Option<DropGuard>,
+    _held: Option<DropGuard>,
 }
 
 impl Leadership {
     /// Leadership that nobody can take away.
     pub fn forever() -> Self {
-        Leadership { guard: None, lost: CancellationToken::new(), until: None, held: None }
+        Leadership { guard: None, lost: CancellationToken::new(), until: None, _held: None }
     }
 
     /// Leadership under a lease that ends at `until`; `held` is cancelled when it is dropped.
@@ -64,7 +71,7 @@ impl Leadership {
         until: watch::Receiver<Instant>,
         held: CancellationToken,
     ) -> Self {
-        Leadership { guard: Some(guard), lost, until: Some(until), held: Some(held.drop_guard()) }
+        Leadership { guard: Some(guard), lost, until: Some(until), _held: Some(held.drop_guard()) }
     }
 
     /// A transaction that takes place only while this process leads.

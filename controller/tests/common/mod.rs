@@ -48,7 +48,7 @@ impl Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut sessions = SessionOptions::new(shutdown.clone());
         change(&mut sessions);
-        let replica = Replica { address: listener.local_addr().unwrap().to_string(), version: "test".into() };
+        let replica = Replica::at(listener.local_addr().unwrap().to_string());
         let elect = Arc::new(Sole::new(ReplicaId::random(), replica));
         let options = Options { sessions, insecure: false, keep_revisions: 10_000 };
         let address = controller::start(Arc::clone(&store), elect, listener, options, &mut tasks).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -31,6 +32,20 @@ pub struct EtcdFlags {
     pub advertise: Option<String>,
 }
 
+impl EtcdFlags {
+    /// `host:port` at which others reach this controller, which listens on `listen`.
+    ///
+    /// # Errors
+    /// It listens on every address, and none was given to be reached at.
+    pub fn advertised(&self, listen: SocketAddr) -> Result<String, AccessError> {
+        match &self.advertise {
+            Some(address) => Ok(address.clone()),
+            None if listen.ip().is_unspecified() => Err(AccessError::NoAddress { listen }),
+            None => Ok(listen.to_string()),
+        }
+    }
+}
+
 /// What the client presents, and whom it trusts.
 #[derive(Clone, Default)]
 pub struct EtcdAccess {
@@ -46,7 +61,7 @@ impl std::fmt::Debug for EtcdAccess {
     }
 }
 
-/// A file of the access cannot be used.
+/// A flag of the access cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// It cannot be read.
@@ -58,6 +73,15 @@ pub enum AccessError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
+    },
+    /// There is no address at which other controllers reach this one.
+    #[error(
+        "other controllers on the same etcd cannot reach this one at {listen}: give --advertise ADDRESS:PORT with an \
+         address of this machine or pod"
+    )]
+    NoAddress {
+        /// Where it listens.
+        listen: SocketAddr,
     },
     /// It holds something else.
     #[error("{flag} {path} holds no {expected}")]
