@@ -128,7 +128,7 @@ impl Failure {
                  ROLE readwrite --prefix=true PREFIX), and root's role to compact",
             );
         }
-        if said.contains("request is too large") {
+        if said.contains("request is too large") || said.contains("received message larger than max") {
             return refused("raise etcd's --max-request-bytes");
         }
         if said.contains("too many operations") {
