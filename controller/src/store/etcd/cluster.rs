@@ -158,8 +158,16 @@ impl Cluster {
             }
         }
         let messages: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
-        let kind = failures.iter().map(|failure| failure.kind).find(|kind| *kind == Kind::Unknown);
-        Err(Failure { kind: kind.unwrap_or(Kind::NotReached), message: messages.join("; ") })
+        let mut message = messages.join("; ");
+        let open = failures.iter().any(|failure| failure.kind == Kind::Unknown);
+        if open && self.id.get().is_none() {
+            // Reached but never spoken with: a server of TLS closes connections of others without a word.
+            message.push_str(
+                "; where this etcd speaks TLS, give --etcd-ca, and where it asks for a certificate, --etcd-cert and \
+                 --etcd-key",
+            );
+        }
+        Err(Failure { kind: if open { Kind::Unknown } else { Kind::NotReached }, message })
     }
 
     /// Another member is asked first from now on; its index.

@@ -143,16 +143,12 @@ impl Failure {
             return Failure { kind: Kind::NotReached, message: unreachable(member, &causes) };
         }
         let causes = if causes.is_empty() { said.to_owned() } else { format!("{said}: {causes}") };
-        let mut message = format!("etcd at {member} failed ({step}): {causes}");
-        if causes.contains("broken pipe") || causes.contains("FRAME_SIZE") || causes.contains("BrokenPipe") {
-            message.push_str("; where it speaks TLS, give --etcd-ca");
-        }
-        Failure { kind: Kind::Unknown, message }
+        Failure { kind: Kind::Unknown, message: format!("etcd at {member} failed ({step}): {causes}") }
     }
 }
 
 fn unreachable(member: &str, causes: &str) -> String {
-    let hint = if causes.contains("certificate") && causes.contains("UnknownIssuer") {
+    let hint = if causes.contains("UnknownIssuer") || causes.contains("BadSignature") {
         ": its certificate is not signed by the authority in --etcd-ca"
     } else if causes.contains("certificate") {
         ": its certificate does not fit (is its host name or address in it, is it in its time?)"
