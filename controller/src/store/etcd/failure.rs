@@ -125,7 +125,7 @@ impl Failure {
         if status.code() == Code::PermissionDenied || said.contains("permission denied") {
             return refused(
                 "the user needs a role with readwrite permission on the whole prefix (etcdctl role grant-permission \
-                 ROLE readwrite --prefix=true PREFIX), and root's role to compact",
+                 ROLE readwrite --prefix=true PREFIX)",
             );
         }
         if said.contains("request is too large") || said.contains("received message larger than max") {
@@ -152,8 +152,8 @@ fn unreachable(member: &str, causes: &str) -> String {
         ": its certificate is not signed by the authority in --etcd-ca"
     } else if causes.contains("certificate") {
         ": its certificate does not fit (is its host name or address in it, is it in its time?)"
-    } else if causes.contains("InvalidContentType") || causes.contains("corrupt message") {
-        ": it speaks no TLS there; leave --etcd-ca out, or name its TLS port"
+    } else if ["InvalidContentType", "corrupt message", "handshake eof"].iter().any(|mark| causes.contains(mark)) {
+        ": perhaps it speaks no TLS there; then leave --etcd-ca out, or name its TLS port"
     } else {
         ": is it running, and is the address in --store right?"
     };
