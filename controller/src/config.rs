@@ -5,6 +5,8 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 use weir_common::telemetry::LogFormat;
 
 use crate::maintain::StoreCommand;
+#[cfg(feature = "etcd")]
+use crate::store::etcd::{EtcdFlags, EtcdLocation, LocationError};
 
 /// Weir's controller: intents in, plans out.
 #[derive(Clone, Debug, clap::Parser)]
@@ -13,7 +15,7 @@ pub struct Config {
     /// Address to serve on; port 0 takes a free one, which the first line of the output names.
     #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// The store: the path of a file.
+    /// The store: the path of a file, or etcd://HOST:PORT,HOST:PORT/PREFIX for one that several controllers share.
     #[arg(long, default_value = "/var/lib/weir-controller/store.redb", value_name = "PATH")]
     pub store: StoreLocation,
     /// Permit an address that is not loopback, although there is no TLS: whoever reaches it can change limits.
@@ -29,6 +31,10 @@ pub struct Config {
     /// Form of the log lines on standard error: text or json.
     #[arg(long, default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
+    /// How to get into etcd.
+    #[cfg(feature = "etcd")]
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
     /// What else than to serve.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -47,14 +53,27 @@ pub enum Command {
 pub enum StoreLocation {
     /// A file of this machine.
     File(PathBuf),
+    /// An etcd, which controllers can share.
+    #[cfg(feature = "etcd")]
+    Etcd(EtcdLocation),
 }
 
 impl FromStr for StoreLocation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        #[cfg(feature = "etcd")]
+        if text.starts_with(crate::store::etcd::SCHEME) {
+            return text.parse().map(StoreLocation::Etcd).map_err(|error: LocationError| error.to_string());
+        }
+        #[cfg(not(feature = "etcd"))]
         if text.starts_with("etcd://") {
-            return Err("this controller was built without etcd; give the path of a file".to_owned());
+            return Err(
+                "this controller was built without etcd: build it with `--features weir-controller/etcd` (needs \
+                        protoc and its well-known types; Debian: protobuf-compiler and libprotobuf-dev), or give the \
+                        path of a file"
+                    .to_owned(),
+            );
         }
         if text.is_empty() || text.ends_with('/') || text.contains("://") {
             return Err("is no path of a file".to_owned());
@@ -84,8 +103,15 @@ mod tests {
             let args = ["weir-controller"].iter().chain(args);
             Config::try_parse_from(args).unwrap_err().to_string()
         };
-        assert!(refused(&["--store", "etcd://localhost:2379"]).contains("built without etcd"));
         assert!(refused(&["store", "backup"]).contains("FILE"));
+        #[cfg(not(feature = "etcd"))]
+        assert!(refused(&["--store", "etcd://localhost:2379"]).contains("--features weir-controller/etcd"));
+        #[cfg(feature = "etcd")]
+        {
+            assert!(refused(&["--store", "etcd://localhost:x"]).contains("no port"));
+            assert!(refused(&["--store", "etcd://a", "--etcd-user", "u"]).contains("--etcd-password-file"));
+            assert!(refused(&["--store", "etcd://a", "--etcd-cert", "c", "--etcd-ca", "a"]).contains("--etcd-key"));
+        }
         assert!(refused(&["--store", "http://x"]).contains("no path"));
         assert!(refused(&["--keep-revisions", "0"]).contains("0"));
         assert!(refused(&["--log-format", "xml"]).contains("xml"));

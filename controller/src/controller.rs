@@ -1,13 +1,13 @@
 //! The controller as a whole: its parts and tasks around one store.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
 use tokio::net::TcpListener;
 use weir_common::tasks::{OnDeath, TaskSet};
 
 use crate::{
     api::{self, Serving},
-    leader,
+    leader::{self, Elect},
     session::{self, Hub, SessionOptions},
     status::Board,
     store::{Store, StoreError},
@@ -28,8 +28,9 @@ pub struct Options {
 ///
 /// # Errors
 /// The store cannot be read.
-pub async fn start<S: Store>(
+pub async fn start<S: Store, E: Elect>(
     store: Arc<S>,
+    elect: Arc<E>,
     listener: TcpListener,
     options: Options,
     tasks: &mut TaskSet,
@@ -53,11 +54,19 @@ pub async fn start<S: Store>(
         }
     };
     tasks.spawn("follow-store", OnDeath::EndProcess, following);
+    let attending = {
+        let (elect, shutdown) = (Arc::clone(&elect), shutdown.clone());
+        async move {
+            elect.attend(shutdown).await;
+            Ok::<(), Infallible>(())
+        }
+    };
+    tasks.spawn("election", OnDeath::EndProcess, attending);
     let leading = {
         let (store, hub) = (Arc::clone(&store), Arc::clone(&hub));
         async move {
             tokio::select! {
-                result = leader::run(store, hub, keep_revisions) => result,
+                result = leader::run(store, hub, elect, keep_revisions) => result,
                 () = shutdown.cancelled() => Ok(()),
             }
         }

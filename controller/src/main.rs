@@ -5,10 +5,11 @@
     reason = "the line that says where it listens is its interface to scripts"
 )]
 
-use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::Write, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
+use tokio_util::sync::CancellationToken;
 use weir_common::{
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
@@ -17,9 +18,15 @@ use weir_controller::{
     api::{Addresses, bind},
     config::{Command, Config, StoreLocation},
     controller::{self, Options},
+    leader::{Replica, ReplicaId, Sole},
     maintain::{self, StoreCommand},
     session::SessionOptions,
     store::EmbeddedStore,
+};
+#[cfg(feature = "etcd")]
+use weir_controller::{
+    leader::etcd::EtcdElect,
+    store::etcd::{EtcdAccess, EtcdStore},
 };
 
 /// How long tasks may take to end.
@@ -38,38 +45,75 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run() -> anyhow::Result<()> {
-    let Config { listen, store, insecure, keep_revisions, max_session_age_s, log_format, command } = Config::parse();
+    let Config {
+        listen,
+        store,
+        insecure,
+        keep_revisions,
+        max_session_age_s,
+        log_format,
+        command,
+        #[cfg(feature = "etcd")]
+        etcd,
+    } = Config::parse();
     telemetry::init(log_format);
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
     if let Some(Command::Store(command)) = command {
-        let StoreLocation::File(path) = store;
-        // Restoring makes a store; to copy one that is not there would be a mistake that leaves an empty one behind.
-        let makes = matches!(command, StoreCommand::Restore { .. });
-        anyhow::ensure!(makes || path.exists(), "there is no store {}", path.display());
-        eprintln!("{}", maintain::run(&EmbeddedStore::open(&path)?, &command).await?);
+        let done = match store {
+            StoreLocation::File(path) => {
+                // Restoring makes a store; to copy one that is not there would leave an empty one behind.
+                let makes = matches!(command, StoreCommand::Restore { .. });
+                anyhow::ensure!(makes || path.exists(), "there is no store {}", path.display());
+                maintain::run(&EmbeddedStore::open(&path)?, &command).await?
+            }
+            #[cfg(feature = "etcd")]
+            StoreLocation::Etcd(location) => {
+                let store = EtcdStore::connect(&location, &EtcdAccess::load(&etcd)?).await?;
+                maintain::run(&store, &command).await?
+            }
+        };
+        eprintln!("{done}");
         return Ok(());
     }
     let listener = bind(Addresses { listen, insecure }).await?;
-    let StoreLocation::File(path) = store;
+    let address = listener.local_addr().context("asking for the listener's address")?;
+    let mut tasks = TaskSet::new(shutdown.clone());
+    let max_age = (max_session_age_s > 0).then(|| Duration::from_secs(max_session_age_s));
+    let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown.clone()) };
+    let options = Options { sessions, insecure, keep_revisions };
+    let id = ReplicaId::random();
+    let address = match store {
+        StoreLocation::File(path) => {
+            let store = open_file(&path, &shutdown, &mut tasks)?;
+            let elect = Sole::new(id, Replica::at(address.to_string()));
+            controller::start(Arc::new(store), Arc::new(elect), listener, options, &mut tasks).await?
+        }
+        #[cfg(feature = "etcd")]
+        StoreLocation::Etcd(location) => {
+            let access = EtcdAccess::load(&etcd)?;
+            let replica = Replica::at(etcd.advertised(address)?);
+            let store = EtcdStore::connect(&location, &access).await?;
+            let elect = EtcdElect::new(&location, &access, id, replica);
+            controller::start(Arc::new(store), Arc::new(elect), listener, options, &mut tasks).await?
+        }
+    };
+    println!("weir-controller listening on {address}");
+    std::io::stdout().flush().context("writing to standard output")?;
+    tasks.run(GRACE).await.map_err(anyhow::Error::from)
+}
+
+/// Opens the embedded store, and makes its directory where there is none.
+fn open_file(path: &Path, shutdown: &CancellationToken, tasks: &mut TaskSet) -> anyhow::Result<EmbeddedStore> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let store = EmbeddedStore::open(&path)?;
-
-    let mut tasks = TaskSet::new(shutdown.clone());
-    let watched = store.clone();
-    let ending = shutdown.clone();
+    let store = EmbeddedStore::open(path)?;
+    let (watched, ending) = (store.clone(), shutdown.clone());
     tasks.spawn("store-writer", OnDeath::EndProcess, async move {
         tokio::select! {
             () = watched.failed() => Err("the store cannot be written"),
             () = ending.cancelled() => Ok(()),
         }
     });
-    let max_age = (max_session_age_s > 0).then(|| Duration::from_secs(max_session_age_s));
-    let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown) };
-    let options = Options { sessions, insecure, keep_revisions };
-    let address = controller::start(Arc::new(store), listener, options, &mut tasks).await?;
-    println!("weir-controller listening on {address}");
-    std::io::stdout().flush().context("writing to standard output")?;
-    tasks.run(GRACE).await.map_err(anyhow::Error::from)
+    Ok(store)
 }

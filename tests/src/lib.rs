@@ -12,6 +12,7 @@
 
 pub mod cgroup;
 pub mod disk;
+pub mod etcd;
 pub mod fleet;
 pub mod load;
 pub mod process;

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use super::Leadership;
 use crate::store::{Revision, Store, StoreError};
 
 /// How often the log is looked at.
 const PERIOD: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(store: &impl Store, keep_revisions: u64) {
+pub(super) async fn run(store: &impl Store, leadership: &Leadership, keep_revisions: u64) {
     let mut compacted = Revision(0);
     loop {
         tokio::time::sleep(PERIOD).await;
+        if !leadership.is_held() {
+            continue;
+        }
         match once(store, keep_revisions, compacted).await {
             Ok(up_to) => compacted = up_to,
             Err(error) => tracing::warn!(%error, "the log cannot be compacted; again later"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Leadership;
 use crate::{
     catalog::intent_key,
     model::Intent,
@@ -12,13 +13,13 @@ use crate::{
 /// Looks again at the latest after this long, also where nothing was reported.
 const PERIOD: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(store: &impl Store, hub: &Hub) {
+pub(super) async fn run(store: &impl Store, hub: &Hub, leadership: &Leadership) {
     let mut changes = hub.changes();
     loop {
         changes.mark_unchanged();
         for intent in hub.deleting() {
             if hub.holders(&intent).is_empty() {
-                remove(store, &intent).await;
+                remove(store, &intent, leadership).await;
             }
         }
         // Either something happened, or it is time to look again.
@@ -26,14 +27,14 @@ pub(super) async fn run(store: &impl Store, hub: &Hub) {
     }
 }
 
-async fn remove(store: &impl Store, intent: &Intent) {
+async fn remove(store: &impl Store, intent: &Intent, leadership: &Leadership) {
     let key = intent_key(&intent.record.name);
     let txn = Txn::default()
         .when(Precondition::ModRevision(key.clone(), Revision(intent.mod_revision)))
         .then(Op::Delete(key));
-    match store.commit(txn).await {
+    match store.commit(leadership.fenced(txn)).await {
         Ok(_) => tracing::info!(intent = %intent.record.name, "gone: no node holds it"),
-        // Changed meanwhile, or gone already: the next picture shows it.
+        // Changed meanwhile, or gone already: the next picture shows it. Or another leads: it will do it.
         Err(CommitError::Conflict { .. }) => {}
         Err(error) => tracing::warn!(intent = %intent.record.name, %error, "cannot be removed; again later"),
     }

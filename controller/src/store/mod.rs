@@ -7,13 +7,16 @@
 pub mod backup;
 pub mod conformance;
 mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod log_record;
 
 pub use embedded::{EmbeddedStore, OpenError};
 
-use std::{fmt, future::Future};
+use std::{collections::HashSet, fmt, future::Future};
 
-/// The store's revision: rises by one with every commit that changes something; 1 in an empty store.
+/// The store's revision: rises with every commit that changes something, and orders them; at least 1, also in an empty
+/// store. It may rise in between too (etcd counts the changes of all its users): gaps mean nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -52,6 +55,30 @@ pub enum Precondition {
     Absent(String),
     /// The key exists and was last changed at this revision.
     ModRevision(String, Revision),
+    /// The key exists and was created at this revision, however often it was changed since.
+    CreatedAt(String, Revision),
+}
+
+/// Keys that begin with this belong to the backend: no list and no watch shows them, and data never has them.
+/// A precondition can name one: the leader's key fences the leader's writes.
+pub const BACKEND_KEYS: &str = "//";
+
+impl Precondition {
+    /// The key that it is about.
+    pub fn key(&self) -> &str {
+        match self {
+            Precondition::Absent(key) | Precondition::ModRevision(key, _) | Precondition::CreatedAt(key, _) => key,
+        }
+    }
+
+    /// Whether it holds for a key with these revisions of creation and last change; `None` where it does not exist.
+    pub fn holds(&self, found: Option<(Revision, Revision)>) -> bool {
+        match self {
+            Precondition::Absent(_) => found.is_none(),
+            Precondition::ModRevision(_, expected) => found.is_some_and(|(_, modified)| modified == *expected),
+            Precondition::CreatedAt(_, expected) => found.is_some_and(|(created, _)| created == *expected),
+        }
+    }
 }
 
 /// A change of one key.
@@ -94,6 +121,12 @@ impl Txn {
     pub fn then(mut self, op: Op) -> Self {
         self.ops.push(op);
         self
+    }
+
+    /// A key that it changes twice.
+    pub fn repeated_key(&self) -> Option<&str> {
+        let mut keys = HashSet::new();
+        self.ops.iter().map(Op::key).find(|key| !keys.insert(*key))
     }
 }
 

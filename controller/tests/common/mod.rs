@@ -10,6 +10,7 @@ use tonic::{Status, Streaming, transport::Channel};
 use weir_common::tasks::{TaskDied, TaskSet};
 use weir_controller::{
     controller::{self, Options},
+    leader::{Replica, ReplicaId, Sole},
     session::SessionOptions,
     store::{EmbeddedStore, OpenError},
 };
@@ -47,8 +48,10 @@ impl Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut sessions = SessionOptions::new(shutdown.clone());
         change(&mut sessions);
+        let replica = Replica::at(listener.local_addr().unwrap().to_string());
+        let elect = Arc::new(Sole::new(ReplicaId::random(), replica));
         let options = Options { sessions, insecure: false, keep_revisions: 10_000 };
-        let address = controller::start(Arc::clone(&store), listener, options, &mut tasks).await.unwrap();
+        let address = controller::start(Arc::clone(&store), elect, listener, options, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run(Duration::from_millis(1500)));
         Controller { store, address, shutdown, running }
     }

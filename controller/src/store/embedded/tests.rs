@@ -48,6 +48,20 @@ async fn conforms() {
     conformance::all(&Files::new()).await;
 }
 
+/// What the suite does not ask of every backend: this one counts its own commits alone.
+#[tokio::test]
+async fn revisions_have_no_gap() {
+    let files = Files::new();
+    let store = EmbeddedStore::open(&files.path(0)).unwrap();
+    assert_eq!(store.revision().await.unwrap(), Revision(1));
+    assert_eq!(store.commit(put("a", b"1")).await.unwrap(), Revision(2));
+    assert_eq!(store.commit(Txn::default().then(Op::Delete("b".into()))).await.unwrap(), Revision(2));
+    store.commit(put("a", b"2").when(crate::store::Precondition::Absent("a".into()))).await.unwrap_err();
+    store.compact(Revision(2)).await.unwrap();
+    assert_eq!(store.revision().await.unwrap(), Revision(2));
+    assert_eq!(store.commit(Txn::default().then(Op::Delete("a".into()))).await.unwrap(), Revision(3));
+}
+
 fn put(key: &str, value: &[u8]) -> Txn {
     Txn::default().then(Op::Put(key.to_owned(), value.to_vec()))
 }

@@ -4,13 +4,13 @@
 //! When the file cannot be written, the writer ends: whether the last commit is in the file is known only after opening
 //! it again, so going on could acknowledge what contradicts it.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use redb::{Database, ReadableTable, Table};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{COMPACTED, Entry, KV, LOG, META, REVISION, backend, item};
-use crate::store::{CommitError, Event, Op, Precondition, Revision, StoreError, Txn, log_record};
+use crate::store::{CommitError, Event, Op, Revision, StoreError, Txn, log_record};
 
 /// Transactions in one commit of the file.
 const GROUP: usize = 256;
@@ -125,20 +125,15 @@ impl Tables<'_> {
 
     /// The outer error means that the file failed.
     fn commit(&mut self, txn: Txn, revision: u64) -> Result<Result<Revision, CommitError>, StoreError> {
-        let mut keys = HashSet::new();
-        for op in &txn.ops {
-            if !keys.insert(op.key()) {
-                return Ok(Err(CommitError::RepeatedKey(op.key().to_owned())));
-            }
+        if let Some(key) = txn.repeated_key() {
+            return Ok(Err(CommitError::RepeatedKey(key.to_owned())));
         }
         for precondition in &txn.preconditions {
-            let (key, expected) = match precondition {
-                Precondition::Absent(key) => (key, None),
-                Precondition::ModRevision(key, revision) => (key, Some(*revision)),
-            };
-            let current = self.kv.get(key.as_str()).map_err(backend)?.map(|entry| Revision(entry.value().1));
-            if current != expected {
-                return Ok(Err(CommitError::Conflict { key: key.clone(), current }));
+            let entry = self.kv.get(precondition.key()).map_err(backend)?;
+            let found = entry.map(|entry| (Revision(entry.value().0), Revision(entry.value().1)));
+            if !precondition.holds(found) {
+                let (key, current) = (precondition.key().to_owned(), found.map(|(_, modified)| modified));
+                return Ok(Err(CommitError::Conflict { key, current }));
             }
         }
         let next = revision + 1;
