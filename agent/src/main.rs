@@ -11,7 +11,6 @@ use clap::Parser as _;
 use tokio::sync::{mpsc, watch};
 use weir_agent::{
     config::{Cli, Command, Options, is_node_name},
-    devices::Sources,
     enforce::{Enforcer, report::Report},
     kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
     ledger::Ledger,
@@ -19,6 +18,8 @@ use weir_agent::{
     measure::Meter,
     reconcile::{self, NodeFacts, Reconciler},
     resolve::NodeSettings,
+    simulate,
+    view::Machine,
 };
 use weir_common::{
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
@@ -34,6 +35,9 @@ fn main() -> ExitCode {
     telemetry::init(options.log_format);
     let outcome = match command {
         Some(Command::Release) => release(&options),
+        None if let Some(count) = options.simulate.simulate => {
+            simulate::run(options, count).map(|()| ExitCode::SUCCESS)
+        }
         None => run(options).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
@@ -60,7 +64,7 @@ fn open(options: &Options) -> anyhow::Result<(Arc<dyn Kernel>, Ledger, Vec<weir_
 
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
     let (kernel, ledger, _) = open(options)?;
-    let released = reconcile::release(kernel, ledger, &Sources::default())?;
+    let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
         println!("{mark} {}: {}", setting.key, setting.outcome);
@@ -83,6 +87,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         period_ms: _,
         floor_bytes_per_second: bytes_per_second,
         floor_operations_per_second: operations_per_second,
+        simulate: _,
         log_format: _,
     } = options;
     let uname = rustix::system::uname();
@@ -110,9 +115,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let (ready_out, ready_in) = tokio::sync::oneshot::channel();
     let reconciler = Reconciler {
         enforcer: Enforcer::new(kernel.clone(), ledger),
-        kernel: kernel.clone(),
         meter: meter.clone(),
-        sources: Sources::default(),
+        view: Box::new(Machine::new(kernel)),
         node: settings,
         period,
         quarantined,

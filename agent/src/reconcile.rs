@@ -13,13 +13,14 @@ use weir_common::{fence::Fence, glob};
 
 use crate::{
     condition::{Condition, ConditionType, Finding, timed},
-    devices::{BlockDevice, DeviceSnapshot, Sources},
+    devices::{BlockDevice, DeviceSnapshot},
     enforce::{Enforcer, Input, report::Report},
     kernel::Kernel,
     ledger::{Ledger, Quarantine},
     measure::Meter,
     plan::{Offer, Refusal, accept},
     resolve::{NodeSettings, resolve},
+    view::NodeView,
     workloads::{Cgroup, WorkloadSnapshot},
 };
 
@@ -50,14 +51,12 @@ pub struct NodeFacts {
 
 /// What the loop is made of.
 pub struct Reconciler {
-    /// The kernel.
-    pub kernel: Arc<dyn Kernel>,
     /// Enforces.
     pub enforcer: Enforcer,
     /// Measures.
     pub meter: Meter,
-    /// Where devices are looked up.
-    pub sources: Sources,
+    /// Where devices and cgroups are looked at.
+    pub view: Box<dyn NodeView>,
     /// Settings of the node.
     pub node: NodeSettings,
     /// Time between passes.
@@ -121,11 +120,11 @@ impl Reconciler {
         let paths: Vec<String> = plan.iter().flat_map(|plan| plan.device_paths()).collect();
         let mounts: Vec<String> = plan.iter().flat_map(|plan| plan.mount_paths()).collect();
         // What cannot be looked at is as it was: nothing is released because a directory could not be listed.
-        match DeviceSnapshot::take(&self.sources, &paths, &mounts) {
+        match self.view.devices(&paths, &mounts) {
             Ok(devices) => (look.devices, look.saw_devices) = (devices, true),
             Err(error) => tracing::error!(%error, "the block devices cannot be listed"),
         }
-        match WorkloadSnapshot::take(&self.kernel.root(), self.kernel.version()) {
+        match self.view.workloads() {
             Ok(workloads) => (look.workloads, look.saw_workloads) = (workloads, true),
             Err(error) => tracing::error!(%error, "the cgroups cannot be listed"),
         }
@@ -230,9 +229,9 @@ fn wait(commands: &mut mpsc::Receiver<Command>, left: Duration, shutdown: &Cance
 pub fn release(
     kernel: Arc<dyn Kernel>,
     ledger: Ledger,
-    sources: &Sources,
+    view: &dyn NodeView,
 ) -> std::io::Result<Vec<crate::enforce::Released>> {
-    let devices = DeviceSnapshot::take(sources, &[], &[])?;
-    let workloads = WorkloadSnapshot::take(&kernel.root(), kernel.version())?;
+    let devices = view.devices(&[], &[])?;
+    let workloads = view.workloads()?;
     Ok(Enforcer::new(kernel, ledger).release_all(&devices, &workloads))
 }

@@ -57,7 +57,7 @@ fn processes(dir: &Path) -> u32 {
     u32::try_from(text.lines().count()).unwrap_or(u32::MAX)
 }
 
-fn unit(path: &str) -> Option<String> {
+pub(crate) fn unit(path: &str) -> Option<String> {
     let name = path.rsplit('/').next()?;
     UNIT_ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending)).then(|| name.to_owned())
 }
