@@ -17,3 +17,4 @@ pub mod load;
 pub mod process;
 pub mod require;
 pub mod rig;
+pub mod sim;
