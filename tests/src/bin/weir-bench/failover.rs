@@ -39,6 +39,10 @@ const CALM: Duration = Duration::from_secs(5);
 const DOWN: Duration = Duration::from_secs(3);
 /// Long enough for keep-alives to give a stopped controller up.
 const STOPPED: Duration = Duration::from_secs(20);
+/// The only controller is stopped for less: nothing else could serve meanwhile.
+const STOPPED_ALONE: Duration = Duration::from_secs(8);
+/// A file system in memory.
+const MEMORY: &str = "/dev/shm";
 /// Thresholds of the time to converge, seconds: the second covers a stopped controller, which is given up within 15 s.
 const P50_S: f64 = 1.0;
 const MAX_S: f64 = 30.0;
@@ -215,7 +219,7 @@ async fn faults(cluster: &mut Cluster, rounds: usize) -> anyhow::Result<()> {
             println!("round {round}: SIGSTOP of controller {}", other + 1);
             cluster.stop(other);
         }
-        tokio::time::sleep(STOPPED).await;
+        tokio::time::sleep(if other == leader { STOPPED_ALONE } else { STOPPED }).await;
         cluster.go_on(other);
         tokio::time::sleep(CALM).await;
     }
@@ -235,7 +239,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let addresses = cluster.addresses();
     let all: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let agents = usize::from(agents);
-    let simulation = Arc::new(Simulation::start(&dir.join("sim"), &all, agents)?);
+    // Hundreds of nodes that share one disk would wait for its syncs, as nodes of their own do not.
+    let memory = Path::new(MEMORY).is_dir();
+    let state =
+        tempfile::Builder::new().prefix("weir-bench-").tempdir_in(if memory { Path::new(MEMORY) } else { &dir })?;
+    println!(
+        "the modelled nodes' ledgers lie {}",
+        if memory { "in memory" } else { "on the disk of the temporary directory" }
+    );
+    let simulation = Arc::new(Simulation::start(state.path(), &all, agents)?);
     simulation.until("all connect", SETTLE, |total| total.connected == agents).await?;
 
     let timeline = Arc::new(Mutex::new(Timeline::default()));
@@ -269,14 +281,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let never = timeline.len() - seconds.len();
     let quantile = |q: f64| seconds.get(((seconds.len().max(1) - 1) as f64 * q).round() as usize).copied();
     let (p50, max) = (quantile(0.5).unwrap_or(f64::MAX), quantile(1.0).unwrap_or(f64::MAX));
+    // A lone controller's outages are in every time: then nothing can be said of them.
+    let timed = all.len() > 1;
     let needless = total.needless_writes + idle_writes;
     let pass = lost == 0
         && unconverged == 0
         && never == 0
         && total.lower_applied == 0
         && needless == 0
-        && p50 <= P50_S
-        && max <= MAX_S;
+        && (!timed || (p50 <= P50_S && max <= MAX_S));
     let row = |what: &str, figure: String, threshold: &str| (what.to_owned(), figure, threshold.to_owned());
     Ok(Outcome {
         rows: vec![
@@ -293,14 +306,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             row("nodes not as stored at the end", unconverged.to_string(), "0"),
             row("changes never seen in every kernel", never.to_string(), "0"),
             row("needless kernel writes", needless.to_string(), "0"),
-            row("seconds to converge, p50", format!("{p50:.2}"), "<= 1"),
-            row("seconds to converge, max", format!("{max:.2}"), "<= 30"),
+            row("seconds to converge, p50", format!("{p50:.2}"), if timed { "<= 1" } else { "" }),
+            row("seconds to converge, max", format!("{max:.2}"), if timed { "<= 30" } else { "" }),
         ],
         json: json!({
             "bench": "failover",
             "store": match store { Store::Embedded => "embedded", Store::Etcd => "etcd" },
             "controllers": all.len(),
             "agents": agents,
+            "ledgers_in_memory": memory,
             "quick": quick,
             "figures": {
                 "acknowledged": timeline.len(),
@@ -319,7 +333,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             },
             "thresholds": {
                 "acknowledged_lost": 0, "lower_fences_applied": 0, "unconverged": 0, "never_converged": 0,
-                "needless_writes": 0, "converge_p50_s": P50_S, "converge_max_s": MAX_S,
+                "needless_writes": 0, "converge_p50_s": timed.then_some(P50_S), "converge_max_s": timed.then_some(MAX_S),
             },
             "pass": pass,
         }),
