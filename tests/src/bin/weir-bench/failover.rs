@@ -30,7 +30,7 @@ const INTENTS: usize = 3;
 const STEP: u64 = 64 << 10;
 /// A call that takes longer is tried at another controller.
 const CALL: Duration = Duration::from_secs(3);
-/// Time between looks at all kernels: the resolution of the time to converge.
+/// Least time between looks at all kernels, which is in the time to converge.
 const LOOK: Duration = Duration::from_millis(200);
 /// After the last fault everything must be as stored within this time.
 const SETTLE: Duration = Duration::from_secs(90);
@@ -194,7 +194,8 @@ fn look(simulation: &Simulation, timeline: &Mutex<Timeline>, stop: &Cancellation
             let lowest = nodes.iter().map(|node| held(node).unwrap_or(0)).min().unwrap_or(0);
             lock(timeline).all_hold(number, lowest, at);
         }
-        std::thread::sleep(LOOK.saturating_sub(began.elapsed()));
+        // Looking is not to take more than a quarter of the time.
+        std::thread::sleep(LOOK.max(3 * (at - began)));
     }
     Ok(())
 }
