@@ -280,8 +280,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let timeline = lock(&timeline);
     let seconds = timeline.seconds_to_converge();
     let never = timeline.len() - seconds.len();
-    let quantile = |q: f64| seconds.get(((seconds.len().max(1) - 1) as f64 * q).round() as usize).copied();
-    let (p50, max) = (quantile(0.5).unwrap_or(f64::MAX), quantile(1.0).unwrap_or(f64::MAX));
+    // Where nothing converged at all, the times are without end (null in JSON).
+    let (p50, max) = (seconds.get(seconds.len() / 2), seconds.last());
+    let (p50, max) = (p50.copied().unwrap_or(f64::INFINITY), max.copied().unwrap_or(f64::INFINITY));
     // A lone controller's outages are in every time: then nothing can be said of them.
     let timed = all.len() > 1;
     let needless = total.needless_writes + idle_writes;
