@@ -53,9 +53,33 @@ pub struct Options {
     /// Lowest operation rate that is written, operations per second.
     #[arg(long, default_value_t = units::DEFAULT_FLOOR_OPERATIONS_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pub floor_operations_per_second: u64,
+    /// Simulated nodes instead of this one.
+    #[command(flatten)]
+    pub simulate: SimulateOptions,
     /// How log lines look: text or json.
     #[arg(long, default_value = "text")]
     pub log_format: LogFormat,
+}
+
+/// A simulation. Touches no kernel and needs no root: each node has modelled disks (nvme0n1, nvme1n1, ...) and cgroups
+/// (/sim/w1, /sim/w2, ...), and all else as a real agent: its link, its plan, its journal.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Simulation")]
+pub struct SimulateOptions {
+    /// Runs N modelled nodes in this process. Their names are the one of --node (default `sim`) with `-0001` and so on; each
+    /// has its journal in --state-dir/NAME.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=9999))]
+    pub simulate: Option<u16>,
+    /// Appends lines of JSON: each second one of `"kind":"total"`; on SIGUSR1, and at the end, one of `"kind":"agent"` for
+    /// each node with its counters and the limits that its kernel holds, then one of `"kind":"end"`.
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    pub simulate_report: Option<PathBuf>,
+    /// Modelled disks of each node.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub simulate_devices: u8,
+    /// Modelled workloads of each node.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub simulate_workloads: u16,
 }
 
 impl Options {

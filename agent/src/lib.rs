@@ -14,4 +14,6 @@ pub mod measure;
 pub mod plan;
 pub mod reconcile;
 pub mod resolve;
+pub mod simulate;
+pub mod view;
 pub mod workloads;

@@ -11,14 +11,15 @@ use clap::Parser as _;
 use tokio::sync::{mpsc, watch};
 use weir_agent::{
     config::{Cli, Command, Options, is_node_name},
-    devices::Sources,
     enforce::{Enforcer, report::Report},
     kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
     ledger::Ledger,
-    link::{self, Identity, Link, state::LinkState},
+    link::{self, Identity, Link, STALL_MARGIN, state::LinkState},
     measure::Meter,
     reconcile::{self, NodeFacts, Reconciler},
     resolve::NodeSettings,
+    simulate,
+    view::Machine,
 };
 use weir_common::{
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
@@ -26,8 +27,6 @@ use weir_common::{
     units::Floor,
 };
 
-/// What a pass may take beyond its period before the node is said to hang.
-const STALL_MARGIN: Duration = Duration::from_secs(20);
 /// What tasks get to end in order.
 const GRACE: Duration = Duration::from_millis(1500);
 
@@ -36,6 +35,9 @@ fn main() -> ExitCode {
     telemetry::init(options.log_format);
     let outcome = match command {
         Some(Command::Release) => release(&options),
+        None if let Some(count) = options.simulate.simulate => {
+            simulate::run(options, count).map(|()| ExitCode::SUCCESS)
+        }
         None => run(options).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
@@ -71,7 +73,7 @@ fn open(options: &Options) -> anyhow::Result<Opened> {
 
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
     let Opened { kernel, ledger, .. } = open(options)?;
-    let released = reconcile::release(kernel, ledger, &Sources::default())?;
+    let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
         println!("{mark} {}: {}", setting.key, setting.outcome);
@@ -94,6 +96,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         period_ms: _,
         floor_bytes_per_second: bytes_per_second,
         floor_operations_per_second: operations_per_second,
+        simulate: _,
         log_format: _,
     } = options;
     let uname = rustix::system::uname();
@@ -122,9 +125,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let (ready_out, ready_in) = tokio::sync::oneshot::channel();
     let reconciler = Reconciler {
         enforcer: Enforcer::new(kernel.clone(), ledger),
-        kernel: kernel.clone(),
         meter: meter.clone(),
-        sources: Sources::default(),
+        view: Box::new(Machine::new(kernel)),
         node: settings,
         period,
         quarantined,

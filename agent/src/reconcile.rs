@@ -13,13 +13,14 @@ use weir_common::{fence::Fence, glob};
 
 use crate::{
     condition::{Condition, ConditionType, Finding, timed},
-    devices::{BlockDevice, DeviceSnapshot, Sources},
+    devices::{BlockDevice, DeviceSnapshot},
     enforce::{Enforcer, Input, report::Report},
     kernel::Kernel,
     ledger::{Ledger, Quarantine},
     measure::Meter,
     plan::{Offer, Refusal, accept},
     resolve::{NodeSettings, resolve},
+    view::NodeView,
     workloads::{Cgroup, WorkloadSnapshot},
 };
 
@@ -50,14 +51,12 @@ pub struct NodeFacts {
 
 /// What the loop is made of.
 pub struct Reconciler {
-    /// The kernel.
-    pub kernel: Arc<dyn Kernel>,
     /// Enforces.
     pub enforcer: Enforcer,
     /// Measures.
     pub meter: Meter,
-    /// Where devices are looked up.
-    pub sources: Sources,
+    /// Where devices and cgroups are looked at.
+    pub view: Box<dyn NodeView>,
     /// Settings of the node.
     pub node: NodeSettings,
     /// Time between passes.
@@ -126,14 +125,14 @@ impl Reconciler {
             tracing::error!(%error, condition = ConditionType::name(kind), "the node cannot be looked at");
             findings.push(Finding::holds(kind, "LookFailed", format!("kept as it was last seen: {error}")));
         };
-        match DeviceSnapshot::take(&self.sources, &paths, &mounts) {
+        match self.view.devices(&paths, &mounts) {
             Ok(mut devices) => {
                 devices.keep_unreadable(&look.devices);
                 (look.devices, look.saw_devices) = (devices, true);
             }
             Err(error) => unreadable(ConditionType::DevicesUnreadable, error),
         }
-        match WorkloadSnapshot::take(&self.kernel.root(), self.kernel.version()) {
+        match self.view.workloads() {
             Ok(workloads) => (look.workloads, look.saw_workloads) = (workloads, true),
             Err(error) => unreadable(ConditionType::WorkloadsUnreadable, error),
         }
@@ -246,9 +245,9 @@ fn wait(commands: &mut mpsc::Receiver<Command>, left: Duration, shutdown: &Cance
 pub fn release(
     kernel: Arc<dyn Kernel>,
     ledger: Ledger,
-    sources: &Sources,
+    view: &dyn NodeView,
 ) -> std::io::Result<Vec<crate::enforce::Released>> {
-    let devices = DeviceSnapshot::take(sources, &[], &[])?;
-    let workloads = WorkloadSnapshot::take(&kernel.root(), kernel.version())?;
+    let devices = view.devices(&[], &[])?;
+    let workloads = view.workloads()?;
     Ok(Enforcer::new(kernel, ledger).release_all(&devices, &workloads))
 }

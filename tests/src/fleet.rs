@@ -15,8 +15,19 @@ use crate::process::Daemon;
 /// # Errors
 /// It was not ready in time.
 pub fn controller(dir: &Path, listen: &str) -> anyhow::Result<(Daemon, String)> {
-    let store = dir.join("store.redb").display().to_string();
-    let args = ["--listen", listen, "--store", &store].map(str::to_owned);
+    controller_with(dir, listen, &[])
+}
+
+/// As `controller`, with more arguments; a `--store` among them takes the place of the file in `dir`.
+///
+/// # Errors
+/// It was not ready in time.
+pub fn controller_with(dir: &Path, listen: &str, more: &[&str]) -> anyhow::Result<(Daemon, String)> {
+    let mut args = ["--listen", listen].map(str::to_owned).to_vec();
+    if !more.contains(&"--store") {
+        args.extend(["--store".to_owned(), dir.join("store.redb").display().to_string()]);
+    }
+    args.extend(more.iter().map(|arg| (*arg).to_owned()));
     let daemon = Daemon::start("weir-controller", &args, "listening on ", &dir.join("controller.log"))?;
     let address = daemon.ready.rsplit(' ').next().unwrap_or_default().to_owned();
     Ok((daemon, address))

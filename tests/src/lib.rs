@@ -18,3 +18,4 @@ pub mod load;
 pub mod process;
 pub mod require;
 pub mod rig;
+pub mod sim;

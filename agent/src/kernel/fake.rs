@@ -19,6 +19,9 @@ use super::{
     real::{encode, join_v1, limit_file_name},
 };
 
+/// Writes that are kept for [`FakeKernel::take_writes`].
+const MAX_WRITES: usize = 10_000;
+
 const UNLIMITED: [u64; 4] = [NONE, NONE, NONE_OPERATIONS, NONE_OPERATIONS];
 
 #[derive(Clone, Debug)]
@@ -44,6 +47,9 @@ struct State {
     /// v1: devices for which some limit was written; only these have counters.
     primed: BTreeSet<DevNum>,
     writes: Vec<(String, String)>,
+    writes_seen: u64,
+    /// Writes of what was held already.
+    needless: u64,
     injected: Vec<Injected>,
     last_id: u64,
 }
@@ -88,6 +94,12 @@ impl FakeKernel {
         self.state().cgroups.remove(path);
     }
 
+    /// All cgroups, the root too.
+    pub fn cgroups(&self) -> Vec<CgroupRef> {
+        let state = self.state();
+        state.cgroups.iter().map(|(path, cgroup)| CgroupRef { path: path.clone(), id: cgroup.id }).collect()
+    }
+
     /// Whether a cgroup passes the io controller on to its children (v2).
     pub fn set_passes_io(&self, path: &str, passes: bool) {
         if let Some(cgroup) = self.state().cgroups.get_mut(path) {
@@ -121,6 +133,16 @@ impl FakeKernel {
         std::mem::take(&mut self.state().writes)
     }
 
+    /// Every write that reached the kernel since it was made, refused ones too.
+    pub fn writes_seen(&self) -> u64 {
+        self.state().writes_seen
+    }
+
+    /// Writes so far that changed nothing: each would have restarted a real throttle's slice for nothing.
+    pub fn needless_writes(&self) -> u64 {
+        self.state().needless
+    }
+
     /// I/O of a cgroup. On v1 a device without a first limit counts nothing.
     pub fn add_io(&self, path: &str, device: DevNum, more: IoCounters) {
         let mut state = self.state();
@@ -143,6 +165,11 @@ impl FakeKernel {
     pub fn write_raw(&self, file: &str, text: &str) -> Result<(), Errno> {
         let mut state = self.state();
         let (path, name) = self.locate(&state, file)?;
+        state.writes_seen += 1;
+        // Nobody takes them in a long simulation: the latest are enough.
+        if state.writes.len() >= MAX_WRITES {
+            state.writes.clear();
+        }
         state.writes.push((file.to_owned(), text.to_owned()));
         if let Some(injected) = state.injected.iter_mut().find(|i| i.times > 0 && file.ends_with(&i.file_ends_with)) {
             injected.times -= 1;
@@ -164,7 +191,8 @@ impl FakeKernel {
                 new
             }
         };
-        cgroup.limits.insert(device, new);
+        let needless = cgroup.limits.insert(device, new).unwrap_or(UNLIMITED) == new;
+        state.needless += u64::from(needless);
         state.primed.insert(device);
         Ok(())
     }

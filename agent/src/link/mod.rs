@@ -45,6 +45,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What a pass of enforcement may take beyond its period before the node is said to hang.
+pub const STALL_MARGIN: Duration = Duration::from_secs(20);
+
 /// Who this agent is.
 #[derive(Clone, Debug)]
 pub struct Identity {

@@ -110,6 +110,16 @@ impl Meter {
         Ok(Meter { inner: sampler::start(kernel, period)? })
     }
 
+    /// A meter without a thread: whoever has it calls [`Meter::sample`] each `period`. For many modelled nodes in a process.
+    pub fn unattended(kernel: Arc<dyn Kernel>, period: Duration) -> Meter {
+        Meter { inner: sampler::unattended(kernel, period) }
+    }
+
+    /// Reads all counters once.
+    pub fn sample(&self) {
+        self.inner.tick();
+    }
+
     /// Replaces what is measured. Targets that stay keep their history.
     pub fn set_targets(&self, targets: Vec<Target>) {
         self.inner.set_targets(targets);

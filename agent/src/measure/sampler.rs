@@ -52,8 +52,12 @@ pub(super) fn now_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
+pub(super) fn unattended(kernel: Arc<dyn Kernel>, period: Duration) -> Arc<Shared> {
+    Arc::new(Shared { kernel, period, slots: Mutex::default() })
+}
+
 pub(super) fn start(kernel: Arc<dyn Kernel>, period: Duration) -> io::Result<Arc<Shared>> {
-    let shared = Arc::new(Shared { kernel, period, slots: Mutex::default() });
+    let shared = unattended(kernel, period);
     let weak = Arc::downgrade(&shared);
     std::thread::Builder::new().name("sampler".into()).spawn(move || run(&weak, period))?;
     Ok(shared)
@@ -99,7 +103,7 @@ impl Shared {
     }
 
     /// Reads everything once.
-    fn tick(&self) {
+    pub(super) fn tick(&self) {
         let mut cgroups: BTreeMap<CgroupRef, Vec<Key>> = BTreeMap::new();
         for (key, slot) in self.slots().iter() {
             cgroups.entry(slot.target().cgroup.clone()).or_default().push(*key);

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use crate::kernel::CgroupRef;
 
+pub(crate) use walk::unit;
+
 /// One cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {

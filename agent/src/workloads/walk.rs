@@ -76,7 +76,7 @@ impl Processes {
     }
 }
 
-fn unit(path: &str) -> Option<String> {
+pub(crate) fn unit(path: &str) -> Option<String> {
     let name = path.rsplit('/').next()?;
     UNIT_ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending)).then(|| name.to_owned())
 }
