@@ -5,9 +5,18 @@ use std::path::{Path, PathBuf};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
     let third_party = root.join("third_party");
-    let files =
-        ["agent_service", "condition", "device", "fleet", "fleet_service", "intent", "intent_service", "status"]
-            .map(|name| format!("weir/v1/{name}.proto"));
+    let files = [
+        "agent_service",
+        "condition",
+        "device",
+        "fleet",
+        "fleet_service",
+        "intent",
+        "intent_service",
+        "peer_service",
+        "status",
+    ]
+    .map(|name| format!("weir/v1/{name}.proto"));
     println!("cargo::rerun-if-changed=weir");
     println!("cargo::rerun-if-changed=third_party");
 

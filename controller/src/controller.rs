@@ -8,6 +8,7 @@ use weir_common::tasks::{OnDeath, TaskSet};
 use crate::{
     api::{self, Serving},
     leader::{self, Elect},
+    peers::{Peers, Relay},
     session::{self, Hub, SessionOptions},
     status::Board,
     store::{Store, StoreError},
@@ -43,6 +44,18 @@ pub async fn start<S: Store, E: Elect>(
     tracing::info!(revision = %from, intents = catalog.intents.len(), nodes = catalog.nodes.len(), "the store is loaded");
     let hub = Arc::new(Hub::new(store.epoch(), catalog));
     let board = Arc::new(Board::default());
+    let relay = Arc::new(if elect.has_others() { Relay::on() } else { Relay::off() });
+    let peers = Peers { me: elect.id(), hub: Arc::clone(&hub), board: Arc::clone(&board) };
+    let mirroring = {
+        let (replicas, shutdown) = (elect.replicas(), shutdown.clone());
+        async move {
+            tokio::select! {
+                result = peers.run(replicas) => result,
+                () = shutdown.cancelled() => Ok(()),
+            }
+        }
+    };
+    tasks.spawn("mirror-replicas", OnDeath::EndProcess, mirroring);
 
     let following = {
         let (store, hub, shutdown) = (Arc::clone(&store), Arc::clone(&hub), shutdown.clone());
@@ -72,7 +85,11 @@ pub async fn start<S: Store, E: Elect>(
         }
     };
     tasks.spawn("leader", OnDeath::EndProcess, leading);
-    tasks.spawn("serve", OnDeath::EndProcess, api::serve(listener, Serving { store, hub, board, sessions, insecure }));
+    tasks.spawn(
+        "serve",
+        OnDeath::EndProcess,
+        api::serve(listener, Serving { store, hub, board, relay, sessions, insecure }),
+    );
     Ok(address)
 }
 

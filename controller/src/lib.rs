@@ -2,7 +2,7 @@
 //! answers what became of it.
 //!
 //! Data flows one way: `api` -> `store` -> `plan` -> `session`; reports flow back: `session` -> `status` -> `api`. Only
-//! `api` and `session` know the contract's generated types.
+//! `api`, `session` and `peers` know the contract's generated types.
 
 pub mod api;
 pub mod catalog;
@@ -11,6 +11,7 @@ pub mod controller;
 pub mod leader;
 pub mod maintain;
 pub mod model;
+pub mod peers;
 pub mod plan;
 pub mod session;
 pub mod status;

@@ -77,11 +77,20 @@ impl Simulation {
     /// # Errors
     /// It was not ready in time.
     pub fn start(dir: &Path, controllers: &[&str], agents: usize) -> anyhow::Result<Simulation> {
+        Self::named("sim", dir, controllers, agents)
+    }
+
+    /// The same with another beginning of the nodes' names.
+    ///
+    /// # Errors
+    /// It was not ready in time.
+    pub fn named(prefix: &str, dir: &Path, controllers: &[&str], agents: usize) -> anyhow::Result<Simulation> {
         std::fs::create_dir_all(dir).with_context(|| format!("mkdir {}", dir.display()))?;
         let controllers: Vec<String> = controllers.iter().map(|address| format!("http://{address}")).collect();
         let report = dir.join("report.jsonl");
         let pairs = [
             ("--simulate", agents.to_string()),
+            ("--node", prefix.to_owned()),
             ("--controller", controllers.join(",")),
             ("--state-dir", dir.join("state").display().to_string()),
             ("--simulate-report", report.display().to_string()),

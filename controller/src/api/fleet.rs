@@ -78,7 +78,8 @@ fn parse_optional_intent(name: &str) -> Result<Option<IntentName>, Status> {
     name.parse().map(Some).map_err(|error| errors::invalid_field("intent", format!("{error}")))
 }
 
-fn ask_error(error: &AskError) -> Status {
+/// Why there is no answer of an agent.
+pub(crate) fn ask_error(error: &AskError) -> Status {
     match error {
         AskError::Away(_) | AskError::Timeout(_) => {
             let details = ErrorDetails::with_retry_info(Some(std::time::Duration::from_secs(5)));

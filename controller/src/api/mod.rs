@@ -13,5 +13,6 @@ mod watch;
 pub(crate) mod wire;
 
 pub use fleet::FleetApi;
+pub(crate) use fleet::ask_error;
 pub use intents::{IntentApi, MAX_INTENTS};
 pub use serve::{Addresses, ServeError, Serving, bind, serve};

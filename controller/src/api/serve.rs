@@ -10,11 +10,12 @@ use tonic::{
 };
 use weir_proto::v1::{
     FILE_DESCRIPTOR_SET, agent_service_server::AgentServiceServer, fleet_service_server::FleetServiceServer,
-    intent_service_server::IntentServiceServer,
+    intent_service_server::IntentServiceServer, peer_service_server::PeerServiceServer,
 };
 
 use super::{FleetApi, IntentApi, authorize::Authorize};
 use crate::{
+    peers::{PeerApi, Relay},
     session::{AgentApi, Hub, SessionOptions},
     status::Board,
     store::Store,
@@ -89,6 +90,8 @@ pub struct Serving<S> {
     pub hub: Arc<Hub>,
     /// Reports.
     pub board: Arc<Board>,
+    /// What agents say, for other replicas.
+    pub relay: Arc<Relay>,
     /// Times of sessions, and the token that ends everything.
     pub sessions: SessionOptions,
     /// Admits other than loopback peers.
@@ -100,7 +103,7 @@ pub struct Serving<S> {
 /// # Errors
 /// The server failed.
 pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Result<(), ServeError> {
-    let Serving { store, hub, board, sessions, insecure } = serving;
+    let Serving { store, hub, board, relay, sessions, insecure } = serving;
     let shutdown: CancellationToken = sessions.shutdown.clone();
     let intents = IntentServiceServer::new(IntentApi::new(
         Arc::clone(&store),
@@ -113,7 +116,10 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
     let fleet = FleetServiceServer::new(FleetApi::new(Arc::clone(&store), Arc::clone(&hub), Arc::clone(&board)))
         .max_decoding_message_size(MAX_REQUEST)
         .max_encoding_message_size(MAX_RESPONSE);
-    let agents = AgentServiceServer::new(AgentApi::new(store, hub, board, sessions))
+    let peers = PeerServiceServer::new(PeerApi::new(Arc::clone(&hub), Arc::clone(&relay), shutdown.clone()))
+        .max_decoding_message_size(MAX_REQUEST)
+        .max_encoding_message_size(MAX_RESPONSE);
+    let agents = AgentServiceServer::new(AgentApi::new(store, hub, board, relay, sessions))
         .max_decoding_message_size(MAX_AGENT_MESSAGE)
         .max_encoding_message_size(MAX_RESPONSE);
 
@@ -146,6 +152,7 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
         .add_service(intents)
         .add_service(fleet)
         .add_service(agents)
+        .add_service(peers)
         .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), ending)
         .await?;
     Ok(())

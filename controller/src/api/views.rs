@@ -131,6 +131,13 @@ impl Views<'_> {
                 say(Condition::holds("Released", "Directive", "everything is put back on this node and stays so"));
             }
         }
+        if let Some(refused) = &state.conflict {
+            let message = format!(
+                "another agent (ledger {refused}) tried to connect under this name and was refused: two machines have one \
+                 name; rename one with --node"
+            );
+            say(Condition::holds("NameConflict", "TwoAgents", message));
+        }
         if let Some(lost) = &state.record.lost_ledger {
             let message = format!(
                 "the ledger {lost} was lost since the node booted: limits that it left in the kernel are taken for original \

@@ -106,6 +106,12 @@ pub trait Elect: Send + Sync + 'static {
     /// The election cannot be held now; again later.
     fn campaign(&self) -> impl Future<Output = Result<Leadership, ElectError>> + Send;
 
+    /// This replica.
+    fn id(&self) -> ReplicaId;
+
+    /// Whether others can share the store.
+    fn has_others(&self) -> bool;
+
     /// The replicas that are there, this one included once it attends. While the store is away: the last that were seen.
     fn replicas(&self) -> watch::Receiver<Replicas>;
 }

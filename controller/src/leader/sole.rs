@@ -8,13 +8,14 @@ use super::{Elect, ElectError, Leadership, Replica, ReplicaId, Replicas};
 /// Leads from its start to its end.
 #[derive(Debug)]
 pub struct Sole {
+    id: ReplicaId,
     replicas: watch::Sender<Replicas>,
 }
 
 impl Sole {
     /// This process, alone.
     pub fn new(id: ReplicaId, replica: Replica) -> Self {
-        Sole { replicas: watch::Sender::new(Replicas::from([(id, replica)])) }
+        Sole { replicas: watch::Sender::new(Replicas::from([(id.clone(), replica)])), id }
     }
 }
 
@@ -25,6 +26,14 @@ impl Elect for Sole {
 
     async fn campaign(&self) -> Result<Leadership, ElectError> {
         Ok(Leadership::forever())
+    }
+
+    fn id(&self) -> ReplicaId {
+        self.id.clone()
+    }
+
+    fn has_others(&self) -> bool {
+        false
     }
 
     fn replicas(&self) -> watch::Receiver<Replicas> {

@@ -1,6 +1,6 @@
 //! Who may have a session: one live agent for each node's name.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,15 @@ impl Hub {
     ) -> Result<Attached, AttachError> {
         let mut inner = self.lock();
         if let Some(other) = inner.sessions.get(node).filter(|session| session.uid != uid) {
-            return Err(AttachError::NameTaken { node: node.clone(), other: other.uid.clone() });
+            let other = other.uid.clone();
+            inner.conflicts.insert(node.clone(), (uid.to_owned(), Instant::now()));
+            return Err(AttachError::NameTaken { node: node.clone(), other });
+        }
+        let elsewhere =
+            inner.remotes.get(node).filter(|remote| remote.uid != uid && !inner.sessions.contains_key(node));
+        if let Some(other) = elsewhere.map(|remote| remote.uid.clone()) {
+            inner.conflicts.insert(node.clone(), (uid.to_owned(), Instant::now()));
+            return Err(AttachError::NameTaken { node: node.clone(), other });
         }
         let id = inner.next_session;
         inner.next_session += 1;

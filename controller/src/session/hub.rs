@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -15,7 +15,8 @@ use weir_common::fence::Fence;
 
 use super::{
     plan_sync::{AfterNack, NackReason, PlanSync, Push},
-    queries::Ask,
+    queries::{Ask, Asks},
+    remote::Remote,
 };
 use crate::{
     catalog::{Catalog, RecordError, Touched},
@@ -26,6 +27,9 @@ use crate::{
 
 /// How long a write waits to be seen in the picture.
 const CATCH_UP: Duration = Duration::from_secs(1);
+
+/// How long it is told that another agent tried to have a node's name: longer than it waits between attempts.
+const CONFLICT_TOLD: Duration = Duration::from_secs(90);
 
 /// Sessions and the picture of the store.
 #[derive(Debug)]
@@ -42,6 +46,10 @@ pub(super) struct Inner {
     pub(super) sessions: HashMap<NodeName, Session>,
     /// What nodes that left could hold at most.
     pub(super) away: HashMap<NodeName, Holding>,
+    /// Nodes with a session on another replica; one that has a session here too has just moved.
+    pub(super) remotes: HashMap<NodeName, Remote>,
+    /// Nodes whose name another agent tried to have: its ledger, and when.
+    pub(super) conflicts: HashMap<NodeName, (String, Instant)>,
     pub(super) next_session: u64,
 }
 
@@ -88,12 +96,21 @@ pub struct NodeState {
     pub directive: Directive,
     /// Why it refused its latest plan.
     pub refused: Option<Condition>,
+    /// The ledger of another agent with this name that was refused lately.
+    pub conflict: Option<String>,
 }
 
 impl Hub {
     /// A hub over a picture of the store with this epoch.
     pub fn new(epoch: u64, catalog: Catalog) -> Self {
-        let inner = Inner { catalog, sessions: HashMap::new(), away: HashMap::new(), next_session: 1 };
+        let inner = Inner {
+            catalog,
+            sessions: HashMap::new(),
+            away: HashMap::new(),
+            remotes: HashMap::new(),
+            conflicts: HashMap::new(),
+            next_session: 1,
+        };
         Hub { epoch, inner: Mutex::new(inner), changed: watch::Sender::new(0) }
     }
 
@@ -139,8 +156,14 @@ impl Hub {
             match touched {
                 Touched::Intent(name, intent) => inner.intent_changed(&name, intent.as_ref()),
                 Touched::Node(node) => {
-                    if !inner.catalog.nodes.contains_key(&node) {
-                        inner.away.remove(&node);
+                    let Inner { catalog, sessions, away, .. } = &mut *inner;
+                    match (catalog.nodes.get(&node), sessions.get(&node)) {
+                        (None, _) => drop(away.remove(&node)),
+                        // Another replica took an agent with another ledger, before it was told of this one.
+                        (Some(record), Some(session)) if session.sync.is_some() && session.uid != record.uid => {
+                            session.replaced.cancel();
+                        }
+                        (Some(_), _) => {}
                     }
                 }
                 Touched::NodeDirective(node) => inner.replan(&node),
@@ -259,13 +282,17 @@ impl Hub {
     }
 
     /// Where to put a question for a node's agent, with its features; `None` where it has no session.
-    pub(super) fn asks(&self, node: &NodeName) -> Option<(mpsc::Sender<Ask>, BTreeSet<String>)> {
-        self.lock().sessions.get(node).map(|session| (session.asks.clone(), session.features.clone()))
+    pub(super) fn asks(&self, node: &NodeName) -> Option<(Asks, BTreeSet<String>)> {
+        let inner = self.lock();
+        let here = inner.sessions.get(node).map(|session| (Asks::Here(session.asks.clone()), &session.features));
+        let elsewhere =
+            || inner.remotes.get(node).map(|remote| (Asks::Elsewhere(remote.asks.clone()), &remote.features));
+        here.or_else(elsewhere).map(|(asks, features)| (asks, features.clone()))
     }
 
-    /// Whether a node has a session.
+    /// Whether a node has a session, here or on another replica.
     pub fn is_connected(&self, node: &NodeName) -> bool {
-        self.lock().sessions.contains_key(node)
+        self.lock().is_connected(node)
     }
 
     /// Number of intents.
@@ -292,14 +319,15 @@ impl Hub {
     pub fn holders(&self, intent: &Intent) -> Vec<NodeName> {
         let inner = self.lock();
         let reflected = inner.catalog.revision.0;
-        let names: BTreeSet<&NodeName> = inner.catalog.nodes.keys().chain(inner.sessions.keys()).collect();
+        let names: BTreeSet<&NodeName> =
+            inner.catalog.nodes.keys().chain(inner.sessions.keys()).chain(inner.remotes.keys()).collect();
         let holds = |name: &&NodeName| {
-            let session = inner.sessions.get(*name);
-            let holding = match session {
-                Some(session) => session.holding(reflected),
-                None => inner.away.get(*name).cloned(),
+            let holding = match (inner.sessions.get(*name), inner.remotes.get(*name)) {
+                (Some(session), _) => session.holding(reflected),
+                (None, Some(remote)) => remote.holding.clone(),
+                (None, None) => inner.away.get(*name).cloned(),
             };
-            let labels = session.map(|session| &session.labels);
+            let labels = inner.labels(name);
             plan::may_hold(intent, name, inner.catalog.nodes.get(*name), labels, holding.as_ref())
         };
         names.into_iter().filter(holds).cloned().collect()
@@ -309,10 +337,9 @@ impl Hub {
     pub fn matched(&self, intent: &Intent) -> Vec<(NodeName, bool)> {
         let inner = self.lock();
         let matched = |(name, record): (&NodeName, &NodeRecord)| {
-            let session = inner.sessions.get(name);
-            let labels = session.map_or(&record.labels, |session| &session.labels);
+            let labels = inner.labels(name).unwrap_or(&record.labels);
             let nodes = &intent.record.spec.nodes;
-            nodes.matches(name.as_str(), labels).then(|| (name.clone(), session.is_some()))
+            nodes.matches(name.as_str(), labels).then(|| (name.clone(), inner.is_connected(name)))
         };
         inner.catalog.nodes.iter().filter_map(matched).collect()
     }
@@ -320,8 +347,15 @@ impl Hub {
     /// What a connected node was not told of an intent.
     pub fn withheld(&self, node: &NodeName, intent: &IntentName) -> Option<Withheld> {
         let inner = self.lock();
-        let plan = inner.sessions.get(node)?.sync.as_ref()?.desired();
-        plan.withheld.iter().find(|withheld| withheld.intent == *intent).cloned()
+        if let Some(session) = inner.sessions.get(node) {
+            let plan = session.sync.as_ref()?.desired();
+            return plan.withheld.iter().find(|withheld| withheld.intent == *intent).cloned();
+        }
+        // As the replica that serves it decides: by what its agent can do.
+        let (remote, intent) = (inner.remotes.get(node)?, inner.catalog.intents.get(intent)?);
+        let matches = plan::matches(intent, node, &remote.labels);
+        let plan = matches.then(|| plan::assemble([intent.as_ref()], &remote.features))?;
+        plan.withheld.into_iter().next()
     }
 
     /// A known node.
@@ -366,8 +400,26 @@ impl Inner {
             name: name.clone(),
             record: record.clone(),
             directive: self.catalog.directive(name),
-            refused: self.sessions.get(name).and_then(|session| session.refused.clone()),
+            refused: match (self.sessions.get(name), self.remotes.get(name)) {
+                (Some(session), _) => session.refused.clone(),
+                (None, remote) => remote.and_then(|remote| remote.refused.clone()),
+            },
+            conflict: self
+                .conflicts
+                .get(name)
+                .filter(|(_, at)| at.elapsed() < CONFLICT_TOLD)
+                .map(|(refused_uid, _)| refused_uid.clone()),
         }
+    }
+
+    fn is_connected(&self, node: &NodeName) -> bool {
+        self.sessions.contains_key(node) || self.remotes.contains_key(node)
+    }
+
+    /// Labels of a connected node.
+    fn labels(&self, node: &NodeName) -> Option<&Labels> {
+        let here = self.sessions.get(node).map(|session| &session.labels);
+        here.or_else(|| self.remotes.get(node).map(|remote| &remote.labels))
     }
 
     fn intent_changed(&mut self, name: &IntentName, intent: Option<&Arc<Intent>>) {

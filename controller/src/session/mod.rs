@@ -7,6 +7,7 @@ mod hub;
 mod node_record;
 mod plan_sync;
 mod queries;
+mod remote;
 mod run;
 mod service;
 
@@ -14,4 +15,7 @@ pub use attach::AttachError;
 pub use follow::{FollowError, follow, load};
 pub use hub::{Hub, NodeState};
 pub use queries::AskError;
+pub(crate) use queries::Failure as AskFailure;
+pub(crate) use remote::{RemoteAsk, RemoteSession};
+pub(crate) use run::check as check_hello;
 pub use service::{AgentApi, SessionOptions};

@@ -2,14 +2,16 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use weir_proto::v1;
 
-use super::Hub;
+use super::{Hub, remote::RemoteAsk};
 use crate::model::NodeName;
 
 /// How long an agent may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// What the way over another replica may take more.
+const ELSEWHERE: Duration = Duration::from_secs(2);
 /// Questions that an agent may have open.
 const MAX_OPEN: usize = 64;
 
@@ -35,15 +37,39 @@ pub enum AskError {
 
 /// A question on its way to a session.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(crate) struct Ask {
     question: v1::query::Question,
     answer: oneshot::Sender<Result<v1::reply::Answer, Failure>>,
 }
 
+impl Ask {
+    /// The question, for who puts it elsewhere.
+    pub(crate) fn question(&self) -> v1::query::Question {
+        self.question.clone()
+    }
+
+    /// Answers it.
+    pub(crate) fn answer(self, answer: Result<v1::reply::Answer, Failure>) {
+        // The asker may have gone.
+        let _gone = self.answer.send(answer);
+    }
+}
+
+/// There is no answer, as far as the agent's side is concerned.
 #[derive(Debug)]
-enum Failure {
+pub(crate) enum Failure {
+    /// Too many questions are open.
     Busy,
+    /// The agent, or the way to it, says why.
     Refused(String),
+}
+
+/// The way to a node's agent.
+pub(super) enum Asks {
+    /// Its session here.
+    Here(mpsc::Sender<Ask>),
+    /// The replica that serves it.
+    Elsewhere(mpsc::Sender<RemoteAsk>),
 }
 
 impl Hub {
@@ -62,11 +88,15 @@ impl Hub {
             return Err(AskError::Unsupported(node.clone(), feature));
         }
         let (answer, answered) = oneshot::channel();
-        asks.try_send(Ask { question, answer }).map_err(|error| match error {
-            tokio::sync::mpsc::error::TrySendError::Full(_) => AskError::Busy(node.clone()),
-            tokio::sync::mpsc::error::TrySendError::Closed(_) => AskError::Away(node.clone()),
-        })?;
-        match tokio::time::timeout(TIMEOUT, answered).await {
+        let ask = Ask { question, answer };
+        let (sent, within) = match asks {
+            Asks::Here(asks) => (asks.try_send(ask).map_err(|error| is_full(&error)), TIMEOUT),
+            Asks::Elsewhere(asks) => {
+                (asks.try_send((node.clone(), ask)).map_err(|error| is_full(&error)), TIMEOUT + ELSEWHERE)
+            }
+        };
+        sent.map_err(|full| if full { AskError::Busy(node.clone()) } else { AskError::Away(node.clone()) })?;
+        match tokio::time::timeout(within, answered).await {
             Ok(Ok(Ok(answer))) => Ok(answer),
             Ok(Ok(Err(Failure::Busy))) => Err(AskError::Busy(node.clone())),
             Ok(Ok(Err(Failure::Refused(why)))) => Err(AskError::Refused(node.clone(), why)),
@@ -74,6 +104,11 @@ impl Hub {
             Err(_) => Err(AskError::Timeout(node.clone())),
         }
     }
+}
+
+/// Else it is closed.
+fn is_full<T>(error: &mpsc::error::TrySendError<T>) -> bool {
+    matches!(error, mpsc::error::TrySendError::Full(_))
 }
 
 /// The questions of one session.

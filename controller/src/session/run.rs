@@ -22,11 +22,12 @@ use crate::{
     api::{
         errors::reconnect_elsewhere,
         wire::{
-            ack_from_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
-            rule_to_wire, status_update_from_wire, to_i64, to_u64,
+            condition_to_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
+            rule_to_wire, status_update_from_wire, to_i64, to_u64, update_of_ack,
         },
     },
-    model::{AgentReport, Condition, NodeFacts, NodeName},
+    model::{Condition, NodeFacts, NodeName},
+    peers::Relay,
     plan::features,
     status::{AgentIdentity, Board},
     store::Store,
@@ -40,17 +41,18 @@ const MAX_IDENTITY: usize = 256;
 const MAX_FEATURES: usize = 256;
 
 /// What an agent said of itself, checked.
-struct Hello {
-    node: NodeName,
-    agent: AgentIdentity,
-    fence: Option<Fence>,
-    facts: NodeFacts,
+pub(crate) struct Hello {
+    pub(crate) node: NodeName,
+    pub(crate) agent: AgentIdentity,
+    pub(crate) fence: Option<Fence>,
+    pub(crate) facts: NodeFacts,
     facts_generation: u64,
-    settings_held: u32,
+    pub(crate) settings_held: u32,
     boot_id: String,
 }
 
-fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
+/// Reads a Hello; the error is for the agent.
+pub(crate) fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
     let v1::AgentHello {
         node,
         node_uid,
@@ -97,6 +99,7 @@ fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
 struct Guard<'a> {
     hub: &'a Hub,
     board: &'a Board,
+    relay: &'a Relay,
     node: NodeName,
     instance: String,
     id: u64,
@@ -106,6 +109,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.hub.detach(&self.node, self.id) {
             self.board.disconnected(&self.node, &self.instance);
+            self.relay.ended(&self.node, &self.instance);
             tracing::info!(node = %self.node, "the agent's session ended");
         }
     }
@@ -117,7 +121,7 @@ pub(super) async fn run<S: Store>(
     mut inbound: Streaming<v1::SessionRequest>,
     outbound: &Sender,
 ) -> Result<(), Status> {
-    let Shared { store, hub, board, options } = &**shared;
+    let Shared { store, hub, board, relay, options } = &**shared;
     let first = tokio::select! {
         first = tokio::time::timeout(options.hello_within, inbound.message()) => first,
         () = options.shutdown.cancelled() => return Err(shutting_down()),
@@ -126,13 +130,18 @@ pub(super) async fn run<S: Store>(
     let Some(v1::session_request::Message::Hello(hello)) = first.and_then(|request| request.message) else {
         return Err(Status::invalid_argument("the first message of a session is Hello"));
     };
+    let said = hello.clone();
     let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id } = check(hello)?;
 
     let features = agent.features.iter().cloned().collect();
-    let attached = hub
-        .attach(&node, &agent.uid, &agent.instance, facts.labels.clone(), features)
-        .map_err(|error @ AttachError::NameTaken { .. }| Status::already_exists(error.to_string()))?;
-    let guard = Guard { hub, board, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
+    let attached = hub.attach(&node, &agent.uid, &agent.instance, facts.labels.clone(), features).map_err(
+        |error @ AttachError::NameTaken { .. }| {
+            tracing::warn!(%node, refused = agent.uid, %error, "an agent is refused");
+            relay.conflict(&node, &agent.uid);
+            Status::already_exists(error.to_string())
+        },
+    )?;
+    let guard = Guard { hub, board, relay, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
     let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id };
     let known_at =
         node_record::remember(&**store, &node, &ledger, &facts.labels, SystemTime::now()).await.map_err(|error| {
@@ -144,6 +153,7 @@ pub(super) async fn run<S: Store>(
     tracing::info!(%node, uid = ledger.uid, instance = agent.instance, version = agent.version, "the agent connected");
     let labels = facts.labels.clone();
     board.connected(&node, agent, facts, settings_held, fence, Instant::now());
+    relay.session(&node, said, Instant::now());
 
     let hello = v1::ControllerHello {
         controller_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -179,7 +189,7 @@ fn jittered(age: Duration, random: f64) -> Duration {
 }
 
 fn replaced() -> Status {
-    Status::aborted("the same agent came back on another stream")
+    Status::aborted("the node's name went to another stream: the same agent came back, or one with another ledger")
 }
 
 fn shutting_down() -> Status {
@@ -219,6 +229,7 @@ impl<S: Store> Running<'_, S> {
                     }
                     self.last_message = Instant::now();
                     self.shared.board.contact(&self.node, self.last_message);
+                    self.shared.relay.heard(&self.node, self.last_message);
                     if let Some(message) = request.message {
                         self.receive(attached.id, message).await?;
                     }
@@ -283,8 +294,8 @@ impl<S: Store> Running<'_, S> {
         match message {
             Message::Hello(_) => return Err(Status::invalid_argument("Hello comes once, at the beginning")),
             Message::Facts(update) => self.facts(id, update).await?,
-            Message::Ack(ack) => self.report(id, ack_from_wire(ack), true).await,
-            Message::Status(update) => self.report(id, status_update_from_wire(update), false).await,
+            Message::Ack(ack) => self.report(id, update_of_ack(ack), true).await,
+            Message::Status(update) => self.report(id, update, false).await,
             Message::Nack(nack) => self.refused(id, nack),
             Message::Reply(reply) => self.open.reply(reply),
         }
@@ -292,6 +303,7 @@ impl<S: Store> Running<'_, S> {
     }
 
     async fn facts(&mut self, id: u64, update: v1::FactsUpdate) -> Result<(), Status> {
+        let said = update.clone();
         let v1::FactsUpdate { facts_generation, facts } = update;
         let Some(facts) = facts.map(facts_from_wire) else { return Ok(()) };
         if facts.labels != self.labels {
@@ -303,13 +315,16 @@ impl<S: Store> Running<'_, S> {
             self.shared.hub.caught_up(known_at).await;
             self.labels.clone_from(&facts.labels);
         }
+        self.shared.relay.facts(&self.node, &said, Instant::now());
         self.shared.hub.facts_changed(&self.node, id, to_u64(facts_generation), facts.labels.clone());
         self.shared.board.facts(&self.node, facts);
         Ok(())
     }
 
-    async fn report(&mut self, id: u64, report: AgentReport, acknowledges: bool) {
-        let Shared { store, hub, board, .. } = &**self.shared;
+    async fn report(&mut self, id: u64, update: v1::StatusUpdate, acknowledges: bool) {
+        let Shared { store, hub, board, relay, .. } = &**self.shared;
+        relay.report(&self.node, update.clone(), Instant::now());
+        let report = status_update_from_wire(update);
         let (held, fence) = (report.uids_held.clone(), report.fence);
         board.report(&self.node, report, acknowledges, Instant::now());
         let mut settled = false;
@@ -339,6 +354,7 @@ impl<S: Store> Running<'_, S> {
                      (weir-controller store raise-epoch)";
         }
         let condition = Condition::holds("PlanRefused", if reason.is_empty() { "Unknown" } else { &reason }, text);
+        self.shared.relay.refusal(&self.node, condition_to_wire(&condition));
         match self.shared.hub.refused(&self.node, id, fence, &known, condition) {
             AfterNack::RetryLater => self.retry_at = Some(Instant::now() + self.shared.options.retry_after),
             AfterNack::PushAgain | AfterNack::Wait | AfterNack::Ignore => {}

@@ -16,6 +16,7 @@ use super::{Hub, run};
 use crate::{
     api::wire::measurement_from_wire,
     model::{Measurement, NodeName},
+    peers::Relay,
     status::Board,
     store::Store,
 };
@@ -75,13 +76,14 @@ pub(super) struct Shared<S> {
     pub(super) store: Arc<S>,
     pub(super) hub: Arc<Hub>,
     pub(super) board: Arc<Board>,
+    pub(super) relay: Arc<Relay>,
     pub(super) options: SessionOptions,
 }
 
 impl<S: Store> AgentApi<S> {
     /// The service over these.
-    pub fn new(store: Arc<S>, hub: Arc<Hub>, board: Arc<Board>, options: SessionOptions) -> Self {
-        AgentApi { shared: Arc::new(Shared { store, hub, board, options }) }
+    pub fn new(store: Arc<S>, hub: Arc<Hub>, board: Arc<Board>, relay: Arc<Relay>, options: SessionOptions) -> Self {
+        AgentApi { shared: Arc::new(Shared { store, hub, board, relay, options }) }
     }
 }
 
@@ -125,6 +127,7 @@ impl<S: Store> AgentService for AgentApi<S> {
                     }
                 };
                 let Ok(Some(batch)) = batch else { return };
+                shared.relay.measurements(&batch, Instant::now());
                 accept(&shared.board, batch);
                 received += 1;
                 // An agent that does not take its receipts sends nothing more.

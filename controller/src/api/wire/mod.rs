@@ -14,9 +14,9 @@ pub(crate) use intent_to_wire::{
 };
 pub(crate) use node::{device_to_wire, directive_to_wire, facts_from_wire, facts_to_wire};
 pub(crate) use report::{
-    achieved_to_wire, ack_from_wire, condition_to_wire, device_id_from_wire, fence_from_wire, fence_to_wire,
+    achieved_to_wire, condition_from_wire, condition_to_wire, device_id_from_wire, fence_from_wire, fence_to_wire,
     limit_key_from_wire, measurement_from_wire, rule_state_to_wire, rule_status_from_wire, setting_to_wire,
-    status_update_from_wire,
+    status_update_from_wire, update_of_ack,
 };
 pub(crate) use rule::rule_to_wire;
 pub(crate) use spec::spec_from_wire;
@@ -42,6 +42,11 @@ pub(crate) fn to_u64(value: i64) -> u64 {
 
 pub(crate) fn time_to_wire(time: WallTime) -> Timestamp {
     Timestamp { seconds: time.seconds, nanos: i32::try_from(time.nanos).unwrap_or(0) }
+}
+
+/// `None` for a negative one, which is garbage.
+pub(crate) fn duration_from_wire(duration: weir_proto::Duration) -> Option<std::time::Duration> {
+    std::time::Duration::try_from(duration).ok()
 }
 
 pub(crate) fn duration_to_wire(duration: std::time::Duration) -> weir_proto::Duration {

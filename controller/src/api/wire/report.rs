@@ -75,7 +75,7 @@ fn limit_value_to_wire(value: LimitValue) -> v1::LimitValue {
     v1::LimitValue { value: Some(value) }
 }
 
-fn condition_from_wire(condition: v1::Condition) -> Condition {
+pub(crate) fn condition_from_wire(condition: v1::Condition) -> Condition {
     use v1::condition::Detail;
     let v1::Condition { r#type, status, reason, message, observed_generation, last_transition_time, detail } =
         condition;
@@ -259,8 +259,14 @@ pub(crate) fn rule_status_from_wire(status: v1::RuleStatus, all: &[Option<Arc<Se
     }
 }
 
-pub(crate) fn ack_from_wire(ack: v1::Ack) -> AgentReport {
+/// An acknowledgement says of the state what an update says.
+pub(crate) fn update_of_ack(ack: v1::Ack) -> v1::StatusUpdate {
     let v1::Ack { fence, rules, settings_held, conditions, uids_held, settings } = ack;
+    v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held, settings }
+}
+
+pub(crate) fn status_update_from_wire(update: v1::StatusUpdate) -> AgentReport {
+    let v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held, settings } = update;
     let settings: Vec<_> = settings.into_iter().map(|setting| setting_from_wire(setting).map(Arc::new)).collect();
     AgentReport {
         fence: fence.map(fence_from_wire),
@@ -269,11 +275,6 @@ pub(crate) fn ack_from_wire(ack: v1::Ack) -> AgentReport {
         conditions: conditions.into_iter().map(condition_from_wire).collect(),
         uids_held,
     }
-}
-
-pub(crate) fn status_update_from_wire(update: v1::StatusUpdate) -> AgentReport {
-    let v1::StatusUpdate { fence, rules, settings_held, conditions, uids_held, settings } = update;
-    ack_from_wire(v1::Ack { fence, rules, settings_held, conditions, uids_held, settings })
 }
 
 /// `None` where the row has no device.

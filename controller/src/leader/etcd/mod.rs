@@ -70,6 +70,14 @@ impl Elect for EtcdElect {
         campaign::campaign(&self.inner).await
     }
 
+    fn id(&self) -> ReplicaId {
+        self.inner.id.clone()
+    }
+
+    fn has_others(&self) -> bool {
+        true
+    }
+
     fn replicas(&self) -> watch::Receiver<Replicas> {
         self.inner.replicas.subscribe()
     }

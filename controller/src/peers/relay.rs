@@ -1,0 +1,218 @@
+//! What the agents that this replica serves said last, for the other replicas: the latest of each kind as it came in, and
+//! every change from then on. In memory; touches nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use tokio::sync::broadcast;
+use weir_proto::v1::{self, relay_response::Message};
+
+use crate::{api::wire::duration_to_wire, model::NodeName};
+
+/// Changes that a replica may lag behind before it has to begin again with everything.
+const BACKLOG: usize = 8192;
+
+/// Passes on what agents say; where nobody else serves the fleet, does nothing.
+#[derive(Debug)]
+pub struct Relay {
+    /// `None` where this process is the only controller.
+    shared: Option<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    latest: Mutex<HashMap<NodeName, Latest>>,
+    changes: broadcast::Sender<Arc<v1::RelayResponse>>,
+}
+
+/// What an agent with a session said last.
+#[derive(Debug)]
+struct Latest {
+    hello: v1::AgentHello,
+    heard: Instant,
+    report: Option<(v1::StatusUpdate, Instant)>,
+    refusal: Option<v1::Condition>,
+}
+
+impl Relay {
+    /// For a fleet that several controllers serve.
+    pub fn on() -> Self {
+        let (changes, _) = broadcast::channel(BACKLOG);
+        Relay { shared: Some(Shared { latest: Mutex::default(), changes }) }
+    }
+
+    /// For a single controller.
+    pub fn off() -> Self {
+        Relay { shared: None }
+    }
+
+    /// An agent has a session.
+    pub(crate) fn session(&self, node: &NodeName, hello: v1::AgentHello, now: Instant) {
+        let Some(shared) = &self.shared else { return };
+        let mut latest = shared.lock();
+        let session = v1::RelayedSession { hello: Some(hello.clone()), age: None };
+        latest.insert(node.clone(), Latest { hello, heard: now, report: None, refusal: None });
+        shared.tell(Message::Session(session));
+    }
+
+    /// Its facts changed.
+    pub(crate) fn facts(&self, node: &NodeName, facts: &v1::FactsUpdate, now: Instant) {
+        let Some(shared) = &self.shared else { return };
+        let mut all = shared.lock();
+        let Some(latest) = all.get_mut(node) else { return };
+        latest.hello.facts = Some(facts.clone());
+        latest.heard = now;
+        shared.tell(Message::Session(v1::RelayedSession { hello: Some(latest.hello.clone()), age: None }));
+    }
+
+    /// It reported its state.
+    pub(crate) fn report(&self, node: &NodeName, status: v1::StatusUpdate, now: Instant) {
+        let Some(shared) = &self.shared else { return };
+        let mut all = shared.lock();
+        let Some(latest) = all.get_mut(node) else { return };
+        latest.heard = now;
+        // A report of a plan in force takes back that an earlier one was refused.
+        if latest.report.as_ref().is_none_or(|(before, _)| before.fence != status.fence) {
+            latest.refusal = None;
+        }
+        latest.report = Some((status.clone(), now));
+        shared.tell(Message::Report(v1::RelayedReport { node: node.to_string(), status: Some(status), age: None }));
+    }
+
+    /// It refused a plan.
+    pub(crate) fn refusal(&self, node: &NodeName, condition: v1::Condition) {
+        let Some(shared) = &self.shared else { return };
+        let mut all = shared.lock();
+        let Some(latest) = all.get_mut(node) else { return };
+        latest.refusal = Some(condition.clone());
+        let refusal = v1::RelayedRefusal { node: node.to_string(), condition: Some(condition) };
+        shared.tell(Message::Refusal(refusal));
+    }
+
+    /// Another agent with the same name was refused.
+    pub(crate) fn conflict(&self, node: &NodeName, refused_uid: &str) {
+        let Some(shared) = &self.shared else { return };
+        let conflict = v1::RelayedConflict { node: node.to_string(), refused_uid: refused_uid.to_owned() };
+        shared.tell(Message::Conflict(conflict));
+    }
+
+    /// It sent measurements.
+    pub(crate) fn measurements(&self, batch: &v1::ReportMeasurementsRequest, now: Instant) {
+        let Some(shared) = &self.shared else { return };
+        let mut all = shared.lock();
+        let latest = batch.node.parse::<NodeName>().ok().and_then(|node| all.get_mut(&node));
+        let Some(latest) = latest.filter(|latest| latest.hello.instance == batch.instance) else { return };
+        latest.heard = now;
+        shared.tell(Message::Measurements(batch.clone()));
+    }
+
+    /// Its session ended.
+    pub(crate) fn ended(&self, node: &NodeName, instance: &str) {
+        let Some(shared) = &self.shared else { return };
+        let mut all = shared.lock();
+        if all.get(node).is_some_and(|latest| latest.hello.instance == instance) {
+            all.remove(node);
+            shared.tell(Message::End(v1::RelayedEnd { node: node.to_string(), instance: instance.to_owned() }));
+        }
+    }
+
+    /// Everything that is known, and the changes after it; `None` for a single controller.
+    pub(super) fn subscribe(&self, now: Instant) -> Option<Subscription> {
+        let shared = self.shared.as_ref()?;
+        let all = shared.lock();
+        let changes = shared.changes.subscribe();
+        let mut known = Vec::new();
+        for (node, latest) in all.iter() {
+            let age = |at: Instant| Some(duration_to_wire(now.saturating_duration_since(at)));
+            let Latest { hello, heard, report, refusal } = latest;
+            let hello = Some(hello.clone());
+            known.push(Message::Session(v1::RelayedSession { hello, age: age(*heard) }));
+            if let Some((status, at)) = report {
+                let (status, age) = (Some(status.clone()), age(*at));
+                known.push(Message::Report(v1::RelayedReport { node: node.to_string(), status, age }));
+            }
+            if let Some(condition) = refusal.clone() {
+                let condition = Some(condition);
+                known.push(Message::Refusal(v1::RelayedRefusal { node: node.to_string(), condition }));
+            }
+        }
+        Some(Subscription { known, changes })
+    }
+
+    /// When each agent was last heard of.
+    pub(super) fn contacts(&self, now: Instant) -> v1::RelayedContacts {
+        let Some(shared) = &self.shared else { return v1::RelayedContacts::default() };
+        let contact = |(node, latest): (&NodeName, &Latest)| v1::RelayedContact {
+            node: node.to_string(),
+            age: Some(duration_to_wire(now.saturating_duration_since(latest.heard))),
+        };
+        v1::RelayedContacts { contacts: shared.lock().iter().map(contact).collect() }
+    }
+
+    /// An agent said something that is not passed on.
+    pub(crate) fn heard(&self, node: &NodeName, now: Instant) {
+        let Some(shared) = &self.shared else { return };
+        if let Some(latest) = shared.lock().get_mut(node) {
+            latest.heard = now;
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Latest>> {
+        // Every change is complete by itself.
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With the lock held, so that a subscription has either the state or the change.
+    fn tell(&self, message: Message) {
+        // Nobody may be listening.
+        let _none = self.changes.send(Arc::new(v1::RelayResponse { message: Some(message) }));
+    }
+}
+
+/// What a replica is told.
+pub(super) struct Subscription {
+    pub(super) known: Vec<Message>,
+    pub(super) changes: broadcast::Receiver<Arc<v1::RelayResponse>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(node: &str, instance: &str) -> v1::AgentHello {
+        v1::AgentHello { node: node.into(), instance: instance.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn a_subscriber_has_the_state_and_then_every_change_once() {
+        let relay = Relay::on();
+        let (a, now) = ("a".parse::<NodeName>().unwrap(), Instant::now());
+        relay.report(&a, v1::StatusUpdate::default(), now);
+        relay.session(&a, hello("a", "1"), now);
+        relay.report(&a, v1::StatusUpdate { settings_held: 1, ..Default::default() }, now);
+        relay.report(&a, v1::StatusUpdate { settings_held: 2, ..Default::default() }, now);
+        let mut subscription = relay.subscribe(now).unwrap();
+        assert_eq!(subscription.known.len(), 2, "the session and its latest report");
+        let Message::Report(report) = &subscription.known[1] else { panic!("{:?}", subscription.known) };
+        assert_eq!(report.status.as_ref().unwrap().settings_held, 2);
+        assert!(subscription.changes.try_recv().is_err());
+        relay.ended(&a, "another");
+        assert!(subscription.changes.try_recv().is_err(), "another start of the agent has the session");
+        relay.ended(&a, "1");
+        let change = subscription.changes.try_recv().unwrap();
+        assert!(matches!(change.message, Some(Message::End(_))));
+        assert!(relay.subscribe(now).unwrap().known.is_empty());
+    }
+
+    #[test]
+    fn a_single_controller_keeps_nothing() {
+        let (relay, now) = (Relay::off(), Instant::now());
+        relay.session(&"a".parse().unwrap(), hello("a", "1"), now);
+        assert!(relay.subscribe(now).is_none());
+    }
+}
