@@ -58,8 +58,8 @@ impl Replica {
     async fn connected(&self, wanted: &[&str]) {
         eventually(&format!("{wanted:?} are connected for {}", self.address), SOON, || async {
             let phases = self.phases().await;
-            let is = |name: &&str| phases.contains(&(format!("nodes/{name}"), v1::NodePhase::Connected));
-            wanted.iter().all(|name| is(&name)).then_some(())
+            let is = |name: &str| phases.contains(&(format!("nodes/{name}"), v1::NodePhase::Connected));
+            wanted.iter().all(|name| is(name)).then_some(())
         })
         .await;
     }
