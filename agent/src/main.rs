@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser as _;
 use tokio::sync::{mpsc, watch};
 use weir_agent::{
-    config::{Cli, Command, Options, is_node_name},
+    config::{Cli, Command, Options, Tls, is_node_name},
     devices::Sources,
     enforce::{Enforcer, report::Report},
     kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
@@ -23,6 +23,7 @@ use weir_agent::{
 use weir_common::{
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
+    tls::{ClientFiles, ClientTls},
     units::Floor,
 };
 
@@ -85,6 +86,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let period = options.period();
     let Options {
         controller,
+        tls: Tls { ca, certificate, key, server_name },
         node,
         state_dir: _,
         labels,
@@ -97,7 +99,9 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let uname = rustix::system::uname();
     let node = node.unwrap_or_else(|| uname.nodename().to_string_lossy().to_lowercase());
     ensure!(is_node_name(&node), "`{node}` is no node name (a-z, 0-9, `-`, `.`); give one with --node");
-    let controllers = controller.iter().map(|address| link::endpoint(address)).collect::<Result<Vec<_>, _>>()?;
+    let tls = ca.map(|ca| ClientTls::load(ClientFiles { ca, pair: certificate.zip(key) })).transpose()?.map(Arc::new);
+    let remote = |address: &String| link::remote(address, tls.clone(), server_name.as_deref());
+    let controllers = controller.iter().map(remote).collect::<Result<Vec<_>, _>>()?;
     let settings = NodeSettings { floor: Floor { bytes_per_second, operations_per_second }, version: kernel.version() };
     let facts = NodeFacts {
         labels: labels.into_iter().collect(),

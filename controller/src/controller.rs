@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use weir_common::tasks::{OnDeath, TaskSet};
 
 use crate::{
-    api::{self, Serving},
+    api::{self, Security, Serving},
     leader,
     session::{self, Hub, SessionOptions},
     status::Board,
@@ -18,8 +18,8 @@ use crate::{
 pub struct Options {
     /// Times of sessions, and the token that ends everything.
     pub sessions: SessionOptions,
-    /// Admits other than loopback peers.
-    pub insecure: bool,
+    /// TLS and identities.
+    pub security: Security,
     /// Revisions for which watches can resume.
     pub keep_revisions: u64,
 }
@@ -35,7 +35,7 @@ pub async fn start<S: Store>(
     tasks: &mut TaskSet,
 ) -> Result<SocketAddr, StartError> {
     let address = listener.local_addr().map_err(StartError::Address)?;
-    let Options { sessions, insecure, keep_revisions } = options;
+    let Options { sessions, security, keep_revisions } = options;
     let shutdown = sessions.shutdown.clone();
     let catalog = session::load(&*store).await?;
     let from = catalog.revision;
@@ -63,7 +63,7 @@ pub async fn start<S: Store>(
         }
     };
     tasks.spawn("leader", OnDeath::EndProcess, leading);
-    tasks.spawn("serve", OnDeath::EndProcess, api::serve(listener, Serving { store, hub, board, sessions, insecure }));
+    tasks.spawn("serve", OnDeath::EndProcess, api::serve(listener, Serving { store, hub, board, sessions, security }));
     Ok(address)
 }
 

@@ -18,6 +18,7 @@ use weir_controller::{
     config::{Command, Config, StoreLocation},
     controller::{self, Options},
     maintain::{self, StoreCommand},
+    secure,
     session::SessionOptions,
     store::EmbeddedStore,
 };
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run() -> anyhow::Result<()> {
-    let Config { listen, store, insecure, keep_revisions, log_format, command } = Config::parse();
+    let Config { listen, store, insecure, tls, keep_revisions, log_format, command } = Config::parse();
     telemetry::init(log_format);
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
     if let Some(Command::Store(command)) = command {
@@ -49,7 +50,9 @@ async fn run() -> anyhow::Result<()> {
         eprintln!("{}", maintain::run(&EmbeddedStore::open(&path)?, &command).await?);
         return Ok(());
     }
-    let listener = bind(Addresses { listen, insecure }).await?;
+    let addresses =
+        Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
+    let listener = bind(addresses).await?;
     let StoreLocation::File(path) = store;
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
@@ -57,6 +60,7 @@ async fn run() -> anyhow::Result<()> {
     let store = EmbeddedStore::open(&path)?;
 
     let mut tasks = TaskSet::new(shutdown.clone());
+    let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
     let watched = store.clone();
     let ending = shutdown.clone();
     tasks.spawn("store-writer", OnDeath::EndProcess, async move {
@@ -65,7 +69,7 @@ async fn run() -> anyhow::Result<()> {
             () = ending.cancelled() => Ok(()),
         }
     });
-    let options = Options { sessions: SessionOptions::new(shutdown), insecure, keep_revisions };
+    let options = Options { sessions: SessionOptions::new(shutdown), security, keep_revisions };
     let address = controller::start(Arc::new(store), listener, options, &mut tasks).await?;
     println!("weir-controller listening on {address}");
     std::io::stdout().flush().context("writing to standard output")?;

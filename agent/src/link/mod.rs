@@ -11,8 +11,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
-use weir_common::backoff::Backoff;
+use weir_common::{
+    backoff::Backoff,
+    tls::{AddressError, ClientTls, Remote},
+};
 
 use crate::{
     enforce::report::Report,
@@ -48,7 +50,7 @@ pub struct Identity {
 /// The link. Clone-free: one runs.
 pub struct Link {
     /// Addresses of controllers, tried in turn.
-    pub controllers: Vec<Endpoint>,
+    pub controllers: Vec<Remote>,
     /// Who this agent is.
     pub identity: Identity,
     /// To the loop.
@@ -61,30 +63,23 @@ pub struct Link {
     pub meter: Meter,
 }
 
-/// An address is no address of a controller.
-#[derive(Debug, thiserror::Error)]
-#[error("`{address}` is no controller's address, such as http://127.0.0.1:7420: {cause}")]
-pub struct AddressError {
-    address: String,
-    cause: String,
-}
-
-/// Reads the address of a controller.
+/// The controller at an address; `tls` and `server_name` are for https.
 ///
 /// # Errors
-/// It is none.
-pub fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
-    let error = |cause: String| AddressError { address: address.to_owned(), cause };
-    if !address.starts_with("http://") {
-        return Err(error("it must begin with http:// (there is no TLS yet)".to_owned()));
-    }
-    let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|cause| error(cause.to_string()))?;
-    Ok(endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .tcp_nodelay(true))
+/// The address is none.
+pub fn remote(
+    address: &str,
+    tls: Option<Arc<ClientTls>>,
+    server_name: Option<&str>,
+) -> Result<Remote, AddressError> {
+    let remote = Remote::new(address, tls, server_name)?;
+    Ok(remote.map(|endpoint| {
+        endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+    }))
 }
 
 impl Link {
@@ -99,7 +94,7 @@ impl Link {
         // Not all agents begin with the same one.
         let mut next = fastrand::usize(..self.controllers.len().max(1));
         while !shutdown.is_cancelled() && !self.commands.is_closed() {
-            let Some(endpoint) = self.controllers.get(next % self.controllers.len().max(1)).cloned() else {
+            let Some(remote) = self.controllers.get(next % self.controllers.len().max(1)).cloned() else {
                 // Without a controller the last plan is kept.
                 shutdown.cancelled().await;
                 break;
@@ -107,7 +102,7 @@ impl Link {
             next = next.wrapping_add(1);
             let started = tokio::time::Instant::now();
             let ended = tokio::select! {
-                ended = self.one_session(&endpoint) => ended,
+                ended = self.one_session(&remote) => ended,
                 () = shutdown.cancelled() => break,
             };
             let now = tokio::time::Instant::now();
@@ -115,12 +110,12 @@ impl Link {
                 Ok(()) => {
                     last_contact = now;
                     said_stale = false;
-                    tracing::info!(controller = %endpoint.uri(), "the session ended");
+                    tracing::info!(controller = %remote, "the session ended");
                     if now - started >= GOOD_SESSION {
                         attempt = 0;
                     }
                 }
-                Err(error) => tracing::warn!(controller = %endpoint.uri(), %error, "no session"),
+                Err(error) => tracing::warn!(controller = %remote, %error, "no session"),
             }
             if !said_stale && now - last_contact >= STALE_AFTER {
                 said_stale = true;
@@ -137,8 +132,8 @@ impl Link {
     }
 
     /// Connects and speaks until the session ends. `Ok` where there was one.
-    async fn one_session(&mut self, endpoint: &Endpoint) -> Result<(), session::SessionError> {
-        let channel: Channel = endpoint.connect().await.map_err(session::SessionError::Connect)?;
-        session::run(self, channel).await
+    async fn one_session(&mut self, remote: &Remote) -> Result<(), session::SessionError> {
+        let channel = remote.connect().await?;
+        session::run(self, channel).await.map_err(|error| error.explained_by(remote))
     }
 }

@@ -33,8 +33,11 @@ const QUEUE: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     /// No connection.
-    #[error("connect: {}", chain(.0))]
-    Connect(tonic::transport::Error),
+    #[error(transparent)]
+    Connect(#[from] weir_common::tls::ConnectError),
+    /// The connection broke, and TLS says why.
+    #[error("the connection broke: {0}")]
+    Broken(String),
     /// The controller refused it.
     #[error("refused: {} ({:?})", .0.message(), .0.code())]
     Refused(Box<tonic::Status>),
@@ -43,14 +46,15 @@ pub(super) enum SessionError {
     NoHello,
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+impl SessionError {
+    /// The same, with what the connection has to say of it.
+    pub(super) fn explained_by(self, remote: &weir_common::tls::Remote) -> SessionError {
+        let cause = match &self {
+            SessionError::Refused(status) => remote.explain(status),
+            SessionError::Connect(_) | SessionError::Broken(_) | SessionError::NoHello => None,
+        };
+        cause.map_or(self, SessionError::Broken)
     }
-    text
 }
 
 /// Aborts its task when the session ends.

@@ -17,6 +17,7 @@ use super::{
     wire::{intent_from_wire, intent_to_wire, to_i64},
 };
 use crate::{
+    access::Principal,
     catalog::{INTENTS, decode_intent, encode, intent_key},
     model::{
         Earlier, FieldPath, Intent, IntentName, IntentRecord, IntentSpec, Labels, ResourceId, Violations, WallTime,
@@ -225,6 +226,7 @@ fn new_name(parent: &str, intent_id: &str, given: &str, out: &mut Violations) ->
 #[tonic::async_trait]
 impl<S: Store> IntentService for IntentApi<S> {
     async fn create_intent(&self, request: Request<v1::CreateIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::CreateIntentRequest { parent, intent_id, intent, validate_only, required_features } =
             request.into_inner();
         let mut out = Violations::default();
@@ -234,6 +236,9 @@ impl<S: Store> IntentService for IntentApi<S> {
             return Err(errors::invalid(&out));
         };
         let name = new_name(&parent, &intent_id, &intent.name, &mut out);
+        if let Some(name) = &name {
+            caller.check_edit(&name.project)?;
+        }
         let valid = intent_from_wire(intent, &mut out);
         match (name, valid) {
             (Some(name), Some((spec, labels))) if out.is_empty() => {
@@ -244,8 +249,10 @@ impl<S: Store> IntentService for IntentApi<S> {
     }
 
     async fn get_intent(&self, request: Request<v1::GetIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::GetIntentRequest { name } = request.into_inner();
         let name = parse_name("name", &name)?;
+        caller.check_view(&name.project)?;
         let intent = self.stored(&name).await?.ok_or_else(|| errors::not_found(&name.to_string()))?;
         Ok(Response::new(self.answer(&intent)))
     }
@@ -254,8 +261,9 @@ impl<S: Store> IntentService for IntentApi<S> {
         &self,
         request: Request<v1::ListIntentsRequest>,
     ) -> Result<Response<v1::ListIntentsResponse>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::ListIntentsRequest { parent, page_size, page_token, match_labels } = request.into_inner();
-        let prefix = list_prefix(&parent)?;
+        let prefix = list_prefix(&parent, &caller)?;
         let size = paging::size(page_size)?;
         let mut query = vec!["ListIntents", parent.as_str()];
         query.extend(match_labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]));
@@ -264,6 +272,9 @@ impl<S: Store> IntentService for IntentApi<S> {
         let listing = self.store.list(&prefix).await.map_err(|error| errors::store(&error))?;
         let wanted = |item: &Item| {
             let intent = decode_intent(item).map_err(|error| errors::record(&error)).ok()?;
+            if !caller.may_view(&intent.record.name.project) {
+                return None;
+            }
             let labels = &intent.record.labels;
             match_labels.iter().all(|(key, value)| labels.get(key) == Some(value)).then_some(intent)
         };
@@ -284,6 +295,7 @@ impl<S: Store> IntentService for IntentApi<S> {
     }
 
     async fn update_intent(&self, request: Request<v1::UpdateIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::UpdateIntentRequest { intent, update_mask, validate_only, allow_missing, required_features } =
             request.into_inner();
         let mut out = Violations::default();
@@ -299,6 +311,7 @@ impl<S: Store> IntentService for IntentApi<S> {
                 return Err(errors::invalid(&out));
             }
         };
+        caller.check_edit(&name.project)?;
         let paths = update_mask.map(|mask| mask.paths).unwrap_or_default();
         for _ in 0..ATTEMPTS {
             let mut out = out.clone();
@@ -352,8 +365,10 @@ impl<S: Store> IntentService for IntentApi<S> {
     }
 
     async fn delete_intent(&self, request: Request<v1::DeleteIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::DeleteIntentRequest { name, etag, force, validate_only } = request.into_inner();
         let name = parse_name("name", &name)?;
+        caller.check_edit(&name.project)?;
         for _ in 0..ATTEMPTS {
             let before = self.stored(&name).await?.ok_or_else(|| errors::not_found(&name.to_string()))?;
             self.check_etag(&before, &etag)?;
@@ -392,23 +407,29 @@ impl<S: Store> IntentService for IntentApi<S> {
         &self,
         request: Request<v1::WatchIntentsRequest>,
     ) -> Result<Response<Self::WatchIntentsStream>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::WatchIntentsRequest { parent, resume_revision } = request.into_inner();
-        let prefix = list_prefix(&parent)?;
+        let prefix = list_prefix(&parent, &caller)?;
         let resume =
             u64::try_from(resume_revision).map_err(|_| errors::invalid_field("resume_revision", "is negative"))?;
         let permit = Arc::clone(&self.watches)
             .try_acquire_owned()
             .map_err(|_| Status::resource_exhausted(format!("there are {MAX_WATCHES} watches already")))?;
         let resume = (resume > 0).then_some(Revision(resume));
-        watch::start(&self.store, prefix, resume, permit, self.shutdown.clone()).await.map(Response::new)
+        let wanted = watch::Wanted { prefix, caller };
+        watch::start(&self.store, wanted, resume, permit, self.shutdown.clone()).await.map(Response::new)
     }
 }
 
-fn list_prefix(parent: &str) -> Result<String, Status> {
+/// Where the listed intents are kept; of all projects those that the caller may not read are left out elsewhere.
+fn list_prefix(parent: &str, caller: &Principal) -> Result<String, Status> {
     let mut out = Violations::default();
     let project = project(parent, true, &mut out);
     if !out.is_empty() {
         return Err(errors::invalid(&out));
+    }
+    if let Some(project) = &project {
+        caller.check_view(project)?;
     }
     Ok(project.map_or_else(|| INTENTS.to_owned(), |project| format!("{INTENTS}{}/", project.as_str())))
 }

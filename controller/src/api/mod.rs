@@ -1,6 +1,7 @@
 //! The gRPC services for people and programs, and how all services are served. Wire <-> model, field violations,
-//! authorization in one layer.
+//! authorization in one layer, what the request's content decides by one call of the principal each.
 
+mod accept;
 mod authorize;
 mod errors;
 mod fleet;
@@ -12,6 +13,7 @@ mod views;
 mod watch;
 pub(crate) mod wire;
 
+pub use authorize::{RULES, Rule, rule};
 pub use fleet::FleetApi;
 pub use intents::{IntentApi, MAX_INTENTS};
-pub use serve::{Addresses, ServeError, Serving, bind, serve};
+pub use serve::{Addresses, Security, ServeError, Serving, bind, serve};

@@ -19,6 +19,7 @@ use super::{
     service::Shared,
 };
 use crate::{
+    access::Principal,
     api::wire::{
         ack_from_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
         rule_to_wire, status_update_from_wire, to_i64, to_u64,
@@ -111,6 +112,7 @@ impl Drop for Guard<'_> {
 /// Runs a session until it ends; the error is for the agent.
 pub(super) async fn run<S: Store>(
     shared: &Arc<Shared<S>>,
+    caller: &Principal,
     mut inbound: Streaming<v1::SessionRequest>,
     outbound: &Sender,
 ) -> Result<(), Status> {
@@ -124,6 +126,7 @@ pub(super) async fn run<S: Store>(
         return Err(Status::invalid_argument("the first message of a session is Hello"));
     };
     let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id } = check(hello)?;
+    caller.check_node(&node)?;
 
     let features = agent.features.iter().cloned().collect();
     let attached = hub

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming, transport::Channel};
 use weir_common::tasks::{TaskDied, TaskSet};
 use weir_controller::{
+    api::Security,
     controller::{self, Options},
     session::SessionOptions,
     store::{EmbeddedStore, OpenError},
@@ -47,7 +48,7 @@ impl Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut sessions = SessionOptions::new(shutdown.clone());
         change(&mut sessions);
-        let options = Options { sessions, insecure: false, keep_revisions: 10_000 };
+        let options = Options { sessions, security: Security::plain(false), keep_revisions: 10_000 };
         let address = controller::start(Arc::clone(&store), listener, options, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run(Duration::from_millis(1500)));
         Controller { store, address, shutdown, running }
