@@ -134,6 +134,6 @@ impl Link {
     /// Connects and speaks until the session ends. `Ok` where there was one.
     async fn one_session(&mut self, remote: &Remote) -> Result<(), session::SessionError> {
         let channel = remote.connect().await?;
-        session::run(self, channel).await.map_err(|error| error.explained_by(remote))
+        session::run(self, channel).await.map_err(session::SessionError::explained)
     }
 }

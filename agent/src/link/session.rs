@@ -48,9 +48,9 @@ pub(super) enum SessionError {
 
 impl SessionError {
     /// The same, with what the connection has to say of it.
-    pub(super) fn explained_by(self, remote: &weir_common::tls::Remote) -> SessionError {
+    pub(super) fn explained(self) -> SessionError {
         let cause = match &self {
-            SessionError::Refused(status) => remote.explain(status),
+            SessionError::Refused(status) => weir_common::tls::explain_call(status),
             SessionError::Connect(_) | SessionError::Broken(_) | SessionError::NoHello => None,
         };
         cause.map_or(self, SessionError::Broken)

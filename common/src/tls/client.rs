@@ -81,6 +81,14 @@ pub struct AddressError {
 pub struct ConnectError {
     address: String,
     cause: String,
+    by_tls: bool,
+}
+
+impl ConnectError {
+    /// Whether somebody answers, and one of both sides refuses the other.
+    pub fn is_refusal(&self) -> bool {
+        self.by_tls
+    }
 }
 
 #[derive(Clone)]
@@ -150,20 +158,22 @@ impl Remote {
             }
         };
         connected.map_err(|error| {
-            let cause = explain(&error, Side::Client).unwrap_or_else(|| chain(&error));
-            ConnectError { address: self.address.clone(), cause }
+            let refusal = explain(&error, Side::Client);
+            let by_tls = refusal.is_some();
+            ConnectError { address: self.address.clone(), cause: refusal.unwrap_or_else(|| chain(&error)), by_tls }
         })
     }
+}
 
-    /// What the failure of a call says of the connection, where it says something.
-    pub fn explain(&self, status: &tonic::Status) -> Option<String> {
-        if let Some(text) = explain(status, Side::Client) {
-            return Some(text);
-        }
-        // A server with TLS answers plain text by an alert, which as a frame is of an impossible size.
-        let garbled = self.secured.is_none() && chain(status).contains("frame with invalid size");
-        garbled.then(|| "what answers there does not speak plain HTTP/2: if it is a controller with TLS, say https://".to_owned())
+/// What the failure of a call says of the connection, where it says something: a certificate that is refused late, or plain text
+/// at a port with TLS.
+pub fn explain_call(status: &tonic::Status) -> Option<String> {
+    if let Some(text) = explain(status, Side::Client) {
+        return Some(text);
     }
+    // A server with TLS answers plain text by an alert, which as a frame is of an impossible size.
+    let garbled = chain(status).contains("frame with invalid size");
+    garbled.then(|| "what answers there does not speak plain HTTP/2: if it is a controller with TLS, say https://".to_owned())
 }
 
 async fn dial(uri: Uri, secured: Secured) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
