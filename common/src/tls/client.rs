@@ -171,9 +171,9 @@ pub fn explain_call(status: &tonic::Status) -> Option<String> {
     if let Some(text) = explain(status, Side::Client) {
         return Some(text);
     }
-    // A server with TLS answers plain text by an alert, which as a frame is of an impossible size.
-    let garbled = chain(status).contains("frame with invalid size");
-    garbled.then(|| "what answers there does not speak plain HTTP/2: if it is a controller with TLS, say https://".to_owned())
+    // A controller with TLS ends plain connections by INADEQUATE_SECURITY, whose text this is.
+    let wants_tls = chain(status).contains("minimum security requirements");
+    wants_tls.then(|| "the controller speaks TLS: say https://, and give --tls-ca".to_owned())
 }
 
 async fn dial(uri: Uri, secured: Secured) -> io::Result<TokioIo<TlsStream<TcpStream>>> {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
 };
@@ -33,6 +33,9 @@ const QUEUE: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Failed handshakes are logged at most this often: anybody who reaches the port can make them.
 const LOG_PERIOD: Duration = Duration::from_secs(1);
+
+/// The first byte of a client's preface in HTTP/2 without TLS.
+const PLAIN_HTTP2: u8 = b'P';
 
 enum Stream {
     Plain(TcpStream),
@@ -108,9 +111,20 @@ async fn accept(listener: TcpListener, tls: Option<Arc<ServerTls>>, sender: Send
 }
 
 async fn shake_hands(tls: &ServerTls, stream: TcpStream, peer: SocketAddr) -> Result<Connection, String> {
-    let done = tokio::time::timeout(HANDSHAKE, tls.acceptor().accept(stream)).await;
-    let stream = match done {
-        Ok(Ok(stream)) => stream,
+    let shaking = async {
+        let mut first = [0];
+        if stream.peek(&mut first).await? == 1 && first[0] == PLAIN_HTTP2 {
+            return Ok(Err(stream));
+        }
+        tls.acceptor().accept(stream).await.map(Ok)
+    };
+    let stream = match tokio::time::timeout(HANDSHAKE, shaking).await {
+        Ok(Ok(Ok(stream))) => stream,
+        Ok(Ok(Err(plain))) => {
+            // A peer that does not take the answer has lost nothing but a reason.
+            let _unheard = tokio::time::timeout(PAUSE * 10, ask_for_tls(plain)).await;
+            return Err("the client speaks plain text: it has to say https://".to_owned());
+        }
         Ok(Err(error)) => return Err(explain(&error, Side::Server).unwrap_or_else(|| chain(&error))),
         Err(_) => return Err(format!("it took longer than {} s", HANDSHAKE.as_secs())),
     };
@@ -118,6 +132,23 @@ async fn shake_hands(tls: &ServerTls, stream: TcpStream, peer: SocketAddr) -> Re
     let uris = certificate.map(uris).transpose().map_err(|error| error.to_string())?;
     let info = ConnectionInfo { peer: Some(peer), uris: uris.map(Arc::from) };
     Ok(Connection { stream: Stream::Tls(Box::new(stream)), info })
+}
+
+/// Tells a client of HTTP/2 without TLS why it is not served, in its own words, and reads what it still sends: closing with
+/// unread bytes would reset the connection, and the reason with it.
+async fn ask_for_tls(mut stream: TcpStream) -> io::Result<()> {
+    let reason = b"this port speaks TLS: say https://";
+    let length = u8::try_from(8 + reason.len()).unwrap_or(8);
+    // Empty SETTINGS, then GOAWAY of stream 0: last stream 0, INADEQUATE_SECURITY.
+    let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+    frames.extend([0, 0, length, 7, 0, 0, 0, 0, 0]);
+    frames.extend([0, 0, 0, 0, 0, 0, 0, 0xc]);
+    frames.extend(reason);
+    stream.write_all(&frames).await?;
+    stream.shutdown().await?;
+    let mut unread = [0; 4096];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
 }
 
 /// Logs failed handshakes, with a count of those that were left out.

@@ -33,9 +33,8 @@ pub enum Rule {
 }
 
 /// Every method that is served, with its rule.
-pub const RULES: [(&str, Rule); 23] = [
+pub const RULES: [(&str, Rule); 22] = [
     ("/grpc.health.v1.Health/Check", Rule::Open),
-    ("/grpc.health.v1.Health/List", Rule::Open),
     ("/grpc.health.v1.Health/Watch", Rule::Open),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Rule::Known),
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Rule::Known),
