@@ -103,7 +103,10 @@ impl<S: Source> Reloaded<S> {
             }
             Err(error) => {
                 if again.is_some() {
-                    tracing::error!("{}: the files changed, and are no good; those before stay in use: {error}", self.source.what());
+                    tracing::error!(
+                        "{}: the files changed, and are no good; those before stay in use: {error}",
+                        self.source.what()
+                    );
                 }
                 seen.bad = Some((found, again.is_some()));
                 false
@@ -115,7 +118,11 @@ impl<S: Source> Reloaded<S> {
     ///
     /// # Errors
     /// None.
-    pub async fn follow(self: Arc<Self>, period: Duration, shutdown: CancellationToken) -> Result<(), std::convert::Infallible> {
+    pub async fn follow(
+        self: Arc<Self>,
+        period: Duration,
+        shutdown: CancellationToken,
+    ) -> Result<(), std::convert::Infallible> {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

@@ -50,8 +50,7 @@ async fn run() -> anyhow::Result<()> {
         eprintln!("{}", maintain::run(&EmbeddedStore::open(&path)?, &command).await?);
         return Ok(());
     }
-    let addresses =
-        Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
+    let addresses = Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
     let listener = bind(addresses).await?;
     let StoreLocation::File(path) = store;
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {

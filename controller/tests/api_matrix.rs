@@ -21,7 +21,17 @@ use weir_proto::v1;
 
 /// Callers, in the order of the columns below.
 const CALLERS: [&str; 11] = [
-    "nobody", "other-ca", "expired", "stranger", "no-role", "node", "viewer", "web-viewer", "web-editor", "editor", "admin",
+    "nobody",
+    "other-ca",
+    "expired",
+    "stranger",
+    "no-role",
+    "node",
+    "viewer",
+    "web-viewer",
+    "web-editor",
+    "editor",
+    "admin",
 ];
 
 /// What is expected: `x` no connection, `-` refused, `+` admitted; with an empty request, so that what the content decides
@@ -210,7 +220,8 @@ async fn roles_end_at_their_projects() {
     // A role that is withdrawn is gone at the next call.
     std::fs::write(directory.path().join("access.yaml"), "bindings: []").unwrap();
     common::eventually(async || {
-        let refused = editor.get_intent(get("web")).await.err().is_some_and(|status| status.code() == Code::PermissionDenied);
+        let refused =
+            editor.get_intent(get("web")).await.err().is_some_and(|status| status.code() == Code::PermissionDenied);
         refused.then_some(())
     })
     .await;

@@ -67,11 +67,7 @@ pub struct Link {
 ///
 /// # Errors
 /// The address is none.
-pub fn remote(
-    address: &str,
-    tls: Option<Arc<ClientTls>>,
-    server_name: Option<&str>,
-) -> Result<Remote, AddressError> {
+pub fn remote(address: &str, tls: Option<Arc<ClientTls>>, server_name: Option<&str>) -> Result<Remote, AddressError> {
     let remote = Remote::new(address, tls, server_name)?;
     Ok(remote.map(|endpoint| {
         endpoint

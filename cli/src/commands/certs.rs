@@ -10,8 +10,8 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose as Usage, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose as Usage, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
 };
 use weir_common::tls::{Identity, IdentityError, TrustDomain};
 

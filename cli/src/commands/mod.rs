@@ -68,6 +68,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Resume(target) => nodes::resume(&mut client, &target).await,
         Command::Release(release) => nodes::release(&mut client, &release).await,
         Command::Forget { node } => nodes::forget(&mut client, &node).await,
-        Command::Apply(_) | Command::Delete(_) | Command::Certs { .. } | Command::Completions { .. } | Command::Version => Ok(()),
+        Command::Apply(_)
+        | Command::Delete(_)
+        | Command::Certs { .. }
+        | Command::Completions { .. }
+        | Command::Version => Ok(()),
     }
 }

@@ -4,12 +4,7 @@ use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig,
-    client::Resumption,
-    pki_types::ServerName,
-    sign::SingleCertAndKey,
-};
+use rustls::{ClientConfig, client::Resumption, pki_types::ServerName, sign::SingleCertAndKey};
 use tokio::{io::AsyncBufReadExt as _, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::{Channel, Endpoint};
@@ -19,6 +14,8 @@ use crate::reload::{Reloaded, Source};
 
 /// How long the server gets to refuse the client's certificate: in TLS 1.3 that comes after the client's handshake is done.
 const VERDICT: Duration = Duration::from_secs(2);
+/// What a controller with TLS says to a client of HTTP/2 without.
+pub const SPEAKS_TLS: &str = "this port speaks TLS: say https://";
 const HTTPS_PORT: u16 = 443;
 
 /// Files of a client.
@@ -171,8 +168,7 @@ pub fn explain_call(status: &tonic::Status) -> Option<String> {
     if let Some(text) = explain(status, Side::Client) {
         return Some(text);
     }
-    // A controller with TLS ends plain connections by INADEQUATE_SECURITY, whose text this is.
-    let wants_tls = chain(status).contains("minimum security requirements");
+    let wants_tls = chain(status).contains(SPEAKS_TLS);
     wants_tls.then(|| "the controller speaks TLS: say https://, and give --tls-ca".to_owned())
 }
 
@@ -189,7 +185,10 @@ async fn dial(uri: Uri, secured: Secured) -> io::Result<TokioIo<TlsStream<TcpStr
     if let Ok(first) = tokio::time::timeout(VERDICT, stream.fill_buf()).await
         && first?.is_empty()
     {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection after the handshake"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the server closed the connection after the handshake",
+        ));
     }
     Ok(TokioIo::new(stream))
 }

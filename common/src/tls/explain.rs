@@ -95,7 +95,9 @@ fn for_client(error: &Tls) -> String {
         Tls::AlertReceived(alert) => {
             return format!("the controller refused this client's certificate, or the connection: {alert:?}");
         }
-        Tls::InvalidMessage(_) => "what answers there does not speak TLS: if it is a controller without TLS, say http://",
+        Tls::InvalidMessage(_) => {
+            "what answers there does not speak TLS: if it is a controller without TLS, say http://"
+        }
         other => return format!("TLS failed: {other}"),
     };
     text.to_owned()
@@ -139,7 +141,9 @@ mod tests {
     fn found_however_deep_and_told_to_each_side() {
         let deep = |error: Tls| io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error));
         let expired = || Tls::InvalidCertificate(CertificateError::Expired);
-        assert!(explain(&deep(expired()), Side::Client).unwrap().starts_with("the controller's certificate has expired"));
+        assert!(
+            explain(&deep(expired()), Side::Client).unwrap().starts_with("the controller's certificate has expired")
+        );
         assert!(explain(&deep(expired()), Side::Server).unwrap().starts_with("the client's certificate has expired"));
         let wanted = explain(&deep(Tls::AlertReceived(Alert::CertificateRequired)), Side::Client).unwrap();
         assert!(wanted.contains("--tls-cert"), "{wanted}");

@@ -115,7 +115,8 @@ pub(super) fn pair(
     (key, key_pem): (&Path, &[u8]),
 ) -> Result<Arc<CertifiedKey>, FileError> {
     let chain = certificates(certificate, chain_pem)?;
-    let der = PrivateKeyDer::from_pem_slice(key_pem).map_err(|cause| FileError::NoKey { path: key.to_owned(), cause })?;
+    let der =
+        PrivateKeyDer::from_pem_slice(key_pem).map_err(|cause| FileError::NoKey { path: key.to_owned(), cause })?;
     let pair = CertifiedKey::from_der(chain, der, &provider());
     let no_pair = |cause| FileError::Pair { certificate: certificate.to_owned(), key: key.to_owned(), cause };
     pair.map(Arc::new).map_err(no_pair)

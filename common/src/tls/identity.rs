@@ -151,7 +151,9 @@ mod tests {
         for bad in ["spiffe://weir", "spiffe://weir/", "spiffe://weir/node", "spiffe://weir/admin/a"] {
             assert!(matches!(of(&[bad]), Err(IdentityError::Form(_))), "{bad}");
         }
-        for bad in ["spiffe://weir/node/", "spiffe://weir/node/a/b", "spiffe://weir/client/..", "spiffe://weir/node/a%2f"] {
+        for bad in
+            ["spiffe://weir/node/", "spiffe://weir/node/a/b", "spiffe://weir/client/..", "spiffe://weir/node/a%2f"]
+        {
             assert!(matches!(of(&[bad]), Err(IdentityError::Name(_))), "{bad}");
         }
         for bad in ["", "Weir", "a/b"] {

@@ -50,7 +50,8 @@ pub struct MutualTls {
 #[tonic::async_trait]
 impl Authenticator for MutualTls {
     async fn authenticate(&self, connection: &ConnectionInfo, _: &HeaderMap) -> Result<Principal, Unauthenticated> {
-        let uris = connection.uris.as_deref().ok_or_else(|| Unauthenticated("there is no client certificate".to_owned()))?;
+        let uris =
+            connection.uris.as_deref().ok_or_else(|| Unauthenticated("there is no client certificate".to_owned()))?;
         let identity = Identity::of(uris, &self.trust_domain).map_err(|error| Unauthenticated(error.to_string()))?;
         match identity {
             Identity::Node(name) => {

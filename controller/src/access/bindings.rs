@@ -107,7 +107,8 @@ fn covered(projects: &[String]) -> Result<Projects, String> {
     if projects.iter().any(|project| project == ALL) {
         return Ok(Projects::All);
     }
-    let parse = |project: &String| project.parse::<ResourceId>().map_err(|error| format!("project `{project}`: {error}"));
+    let parse =
+        |project: &String| project.parse::<ResourceId>().map_err(|error| format!("project `{project}`: {error}"));
     Ok(Projects::Some(projects.iter().map(parse).collect::<Result<BTreeSet<_>, _>>()?))
 }
 
@@ -131,7 +132,8 @@ impl Source for BindingsFile {
         let (Some(path), Some(content)) = (&self.0, contents.first()) else { return Ok(Bindings::default()) };
         let path = || path.clone();
         let content = content.as_ref().map_err(|e| BindingsError::Read { path: path(), cause: e.to_string() })?;
-        let text = std::str::from_utf8(content).map_err(|e| BindingsError::Form { path: path(), cause: e.to_string() })?;
+        let text =
+            std::str::from_utf8(content).map_err(|e| BindingsError::Form { path: path(), cause: e.to_string() })?;
         Bindings::parse(text).map_err(|cause| BindingsError::Form { path: path(), cause })
     }
 }

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
-use weir_common::tls::{ServerTls, Side, chain, explain, uris};
+use weir_common::tls::{SPEAKS_TLS, ServerTls, Side, chain, explain, uris};
 
 use crate::access::ConnectionInfo;
 
@@ -137,7 +137,7 @@ async fn shake_hands(tls: &ServerTls, stream: TcpStream, peer: SocketAddr) -> Re
 /// Tells a client of HTTP/2 without TLS why it is not served, in its own words, and reads what it still sends: closing with
 /// unread bytes would reset the connection, and the reason with it.
 async fn ask_for_tls(mut stream: TcpStream) -> io::Result<()> {
-    let reason = b"this port speaks TLS: say https://";
+    let reason = SPEAKS_TLS.as_bytes();
     let length = u8::try_from(8 + reason.len()).unwrap_or(8);
     // Empty SETTINGS, then GOAWAY of stream 0: last stream 0, INADEQUATE_SECURITY.
     let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
