@@ -7,6 +7,7 @@ mod errors;
 mod fleet;
 mod intents;
 mod mask;
+mod names;
 mod paging;
 mod serve;
 mod views;
