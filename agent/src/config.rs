@@ -32,6 +32,9 @@ pub struct Options {
     /// Addresses of controllers, separated by commas.
     #[arg(long, env = "WEIR_CONTROLLER", default_value = "http://127.0.0.1:7420", value_delimiter = ',')]
     pub controller: Vec<String>,
+    /// TLS, for addresses with https.
+    #[command(flatten)]
+    pub tls: Tls,
     /// Name of this node [default: the host's name].
     #[arg(long, env = "WEIR_NODE")]
     pub node: Option<String>,
@@ -80,6 +83,23 @@ pub struct SimulateOptions {
     /// Modelled workloads of each node.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub simulate_workloads: u16,
+}
+
+/// TLS; the files are read again at each connection.
+#[derive(Args, Clone, Debug)]
+pub struct Tls {
+    /// Authorities of controllers, a PEM file; needed for https.
+    #[arg(long = "tls-ca", env = "WEIR_TLS_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// This node's certificate and its chain, a PEM file.
+    #[arg(long = "tls-cert", env = "WEIR_TLS_CERT", value_name = "FILE", requires_all = ["ca", "key"])]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's key, a PEM file.
+    #[arg(long = "tls-key", env = "WEIR_TLS_KEY", value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// Name in the controller's certificate [default: the address's host].
+    #[arg(long = "tls-server-name", env = "WEIR_TLS_SERVER_NAME", value_name = "NAME", requires = "ca")]
+    pub server_name: Option<String>,
 }
 
 impl Options {

@@ -89,6 +89,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let period = options.period();
     let Options {
         controller,
+        tls,
         node,
         state_dir,
         labels,
@@ -102,7 +103,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let uname = rustix::system::uname();
     let node = node.unwrap_or_else(|| uname.nodename().to_string_lossy().to_lowercase());
     ensure!(is_node_name(&node), "`{node}` is no node name (a-z, 0-9, `-`, `.`); give one with --node");
-    let controllers = controller.iter().map(|address| link::endpoint(address)).collect::<Result<Vec<_>, _>>()?;
+    let controllers = link::remotes(&controller, tls)?;
     let settings = NodeSettings { floor: Floor { bytes_per_second, operations_per_second }, version: kernel.version() };
     let facts = NodeFacts {
         labels: labels.into_iter().collect(),

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use weir_common::tls::TrustDomain;
 
 /// Talks to a Weir controller.
 #[derive(Debug, Parser)]
@@ -11,6 +12,9 @@ pub struct Cli {
     /// Address of the controller.
     #[arg(long, global = true, env = "WEIR_SERVER", default_value = "http://127.0.0.1:7420")]
     pub server: String,
+    /// TLS, for an address with https.
+    #[command(flatten)]
+    pub tls: Tls,
     /// Project of intents that are named without one.
     #[arg(short, long, global = true, env = "WEIR_PROJECT", default_value = "default")]
     pub project: String,
@@ -20,6 +24,23 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// TLS, for an address with https.
+#[derive(Args, Clone, Debug)]
+pub struct Tls {
+    /// Authorities of the controller, a PEM file; needed for https.
+    #[arg(long = "tls-ca", global = true, env = "WEIR_TLS_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Your certificate and its chain, a PEM file.
+    #[arg(long = "tls-cert", global = true, env = "WEIR_TLS_CERT", value_name = "FILE")]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's key, a PEM file.
+    #[arg(long = "tls-key", global = true, env = "WEIR_TLS_KEY", value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Name in the controller's certificate [default: the address's host].
+    #[arg(long = "tls-server-name", global = true, env = "WEIR_TLS_SERVER_NAME", value_name = "NAME")]
+    pub server_name: Option<String>,
 }
 
 /// How results are printed.
@@ -82,6 +103,12 @@ pub enum Command {
         /// The node.
         node: String,
     },
+    /// Make certificates for trying out and for small fleets.
+    Certs {
+        /// What to make.
+        #[command(subcommand)]
+        what: Certs,
+    },
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -89,6 +116,38 @@ pub enum Command {
     },
     /// Print the version.
     Version,
+}
+
+/// What certs makes.
+#[derive(Debug, Subcommand)]
+pub enum Certs {
+    /// Make an authority in a directory, and certificates of it; a second run adds to what is there.
+    Init(CertsInit),
+}
+
+/// Options of certs init.
+#[derive(Args, Debug)]
+pub struct CertsInit {
+    /// Where the files go; it is made where it is missing.
+    pub directory: PathBuf,
+    /// First part of the identities: the controller's --trust-domain.
+    #[arg(long, default_value = "weir", value_name = "DOMAIN")]
+    pub trust_domain: TrustDomain,
+    /// A name or an address by which the controller is reached [default: localhost, 127.0.0.1 and ::1]; may be repeated.
+    #[arg(long = "server-name", value_name = "NAME|IP")]
+    pub server_names: Vec<String>,
+    /// A node whose agent gets a certificate; may be repeated.
+    #[arg(long = "node", value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// A person or a program that gets a certificate; may be repeated.
+    #[arg(long = "client", value_name = "NAME")]
+    pub clients: Vec<String>,
+    /// Days until the certificates expire; the authority's own is good for ten years.
+    #[arg(long, default_value_t = 365, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3650))]
+    pub days: u32,
+    /// Replace certificates that are there; never the authority.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Waiting.

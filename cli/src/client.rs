@@ -1,11 +1,12 @@
 //! The connection to a controller, and the calls that several commands make.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use weir_common::tls::{ClientFiles, ClientTls, Remote};
 use weir_proto::v1::{self, fleet_service_client::FleetServiceClient, intent_service_client::IntentServiceClient};
 
-use crate::failure::Failure;
+use crate::{args::Tls, failure::Failure};
 
 /// Longest time for a connection, and for a single answer.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -26,26 +27,24 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// The address is none, or nobody answers there.
-    pub async fn connect(server: &str) -> Result<Client, Failure> {
+    /// The address is none, the files of TLS are no good, nobody answers there, or a certificate is refused.
+    pub async fn connect(server: &str, tls: &Tls) -> Result<Client, Failure> {
+        let Tls { ca, certificate, key, server_name } = tls;
         let address = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
-        if !address.starts_with("http://") {
-            return Err(Failure::Usage(format!(
-                "`{server}`: the address must begin with http:// (there is no TLS yet)"
-            )));
-        }
-        let endpoint = Endpoint::from_shared(address.clone())
-            .map_err(|error| Failure::Usage(format!("`{server}` is no address: {error}")))?
-            .connect_timeout(CONNECT)
-            .timeout(ANSWER);
-        let channel = endpoint.connect().await.map_err(|error| {
-            let mut text = format!("cannot reach a controller at {address}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(error) = cause {
-                text = format!("{text}: {error}");
-                cause = error.source();
-            }
-            Failure::Unreachable(text)
+        let pair = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            _ => return Err(Failure::Usage("--tls-cert and --tls-key go together".to_owned())),
+        };
+        // Where they come from the environment and the address is plain, nothing is read.
+        let files = ca.clone().filter(|_| address.starts_with("https://")).map(|ca| ClientFiles { ca, pair });
+        let tls = files.map(ClientTls::load).transpose().map_err(|error| Failure::Usage(error.to_string()))?;
+        let remote = Remote::new(&address, tls.map(Arc::new), server_name.as_deref())
+            .map_err(|error| Failure::Usage(error.to_string()))?
+            .map(|endpoint| endpoint.connect_timeout(CONNECT).timeout(ANSWER));
+        let channel = remote.connect().await.map_err(|error| {
+            let text = error.to_string();
+            if error.is_refusal() { Failure::Untrusted(text) } else { Failure::Unreachable(text) }
         })?;
         Ok(Client {
             intents: IntentServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),

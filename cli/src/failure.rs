@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
+use weir_common::tls::explain_call;
 
 /// A failed command.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub enum Failure {
     Refused(Box<Status>, Option<String>),
     /// The controller cannot be reached.
     Unreachable(String),
+    /// A controller answers, and one of both sides refuses the other's certificate.
+    Untrusted(String),
     /// Waited, and nodes failed.
     NodesFailed(String),
     /// Waited, and the time was up.
@@ -63,7 +66,7 @@ impl Failure {
             Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Manifest(_) => 3,
-            Failure::Unreachable(_) => 6,
+            Failure::Unreachable(_) | Failure::Untrusted(_) => 6,
             Failure::NodesFailed(_) => 7,
             Failure::TimedOut(_) => 8,
             Failure::Several(failures) => failures.first().map_or(1, Failure::code),
@@ -84,6 +87,7 @@ impl Failure {
             Failure::Manifest(text)
             | Failure::NodesFailed(text)
             | Failure::TimedOut(text)
+            | Failure::Untrusted(text)
             | Failure::Usage(text)
             | Failure::Other(text) => text.clone(),
             Failure::Several(failures) => failures.iter().map(Failure::text).collect::<Vec<_>>().join("\n"),
@@ -96,6 +100,9 @@ impl Failure {
 }
 
 fn refused(status: &Status, located: Option<&str>) -> String {
+    if let Some(text) = explain_call(status) {
+        return text;
+    }
     let details = status.get_error_details();
     // With one violated field the message often only says the same.
     let only = details.bad_request().and_then(|bad| match bad.field_violations.as_slice() {
@@ -128,6 +135,10 @@ fn refused(status: &Status, located: Option<&str>) -> String {
         Code::AlreadyExists => {
             "an intent with this name exists, or is still being deleted (weirctl describe intent NAME)"
         }
+        Code::Unauthenticated => {
+            "the controller does not know who you are: --tls-cert names a certificate with an identity (docs/security.md)"
+        }
+        Code::PermissionDenied => "an administrator binds roles in the controller's --access file (docs/security.md)",
         Code::Unavailable => "the controller, or the node's agent, cannot be reached at present",
         _ => return text,
     };

@@ -1,11 +1,14 @@
 //! What both binaries use, and no domain logic: units, device identities, fences, globs, counter windows, back-off,
-//! named tasks, shutdown and telemetry. May not touch kernel files, the network or the contract's generated types.
+//! named tasks, shutdown, telemetry, TLS and files that are reloaded. May not touch kernel files or the contract's generated
+//! types; the network only in `tls`.
 
 pub mod backoff;
 pub mod counters;
 pub mod device;
 pub mod fence;
 pub mod glob;
+pub mod reload;
 pub mod tasks;
 pub mod telemetry;
+pub mod tls;
 pub mod units;

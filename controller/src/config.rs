@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
-use weir_common::telemetry::LogFormat;
+use weir_common::{telemetry::LogFormat, tls::TrustDomain};
 
 use crate::maintain::StoreCommand;
 #[cfg(feature = "etcd")]
@@ -18,9 +18,12 @@ pub struct Config {
     /// The store: the path of a file, or etcd://HOST:PORT,HOST:PORT/PREFIX for one that several controllers share.
     #[arg(long, default_value = "/var/lib/weir-controller/store.redb", value_name = "PATH")]
     pub store: StoreLocation,
-    /// Permit an address that is not loopback, although there is no TLS: whoever reaches it can change limits.
-    #[arg(long)]
+    /// Permit an address that is not loopback, although no client is asked who it is: whoever reaches it can change limits.
+    #[arg(long, conflicts_with = "client_ca")]
     pub insecure: bool,
+    /// TLS and identities.
+    #[command(flatten)]
+    pub tls: Tls,
     /// Revisions for which watches can resume.
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub keep_revisions: u64,
@@ -38,6 +41,27 @@ pub struct Config {
     /// What else than to serve.
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+/// TLS and identities; the files are read again when they change.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Tls {
+    /// Certificate to serve with, and its chain: a PEM file. Without it, plain text is served.
+    #[arg(id = "certificate", long = "tls-cert", value_name = "FILE", requires = "key")]
+    pub certificate: Option<PathBuf>,
+    /// The certificate's key: a PEM file.
+    #[arg(id = "key", long = "tls-key", value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// Authorities of clients, people's and agents': a PEM file. With it, whoever connects needs a certificate of theirs.
+    #[arg(id = "client_ca", long = "tls-client-ca", value_name = "FILE", requires = "certificate")]
+    pub client_ca: Option<PathBuf>,
+    /// First part of the identities in certificates: spiffe://DOMAIN/node/NAME, .../client/NAME and
+    /// .../controller/NAME.
+    #[arg(long, value_name = "DOMAIN", default_value = "weir")]
+    pub trust_domain: TrustDomain,
+    /// Which roles clients have: a YAML or JSON file.
+    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    pub access: Option<PathBuf>,
 }
 
 /// What else than to serve.
@@ -116,5 +140,12 @@ mod tests {
         assert!(refused(&["--keep-revisions", "0"]).contains("0"));
         assert!(refused(&["--log-format", "xml"]).contains("xml"));
         assert!(refused(&["--listen", "localhost"]).contains("localhost"));
+        assert!(refused(&["--tls-cert", "c"]).contains("--tls-key"));
+        assert!(refused(&["--tls-key", "k"]).contains("--tls-cert"));
+        assert!(refused(&["--tls-client-ca", "ca"]).contains("--tls-cert"));
+        assert!(refused(&["--access", "a"]).contains("--tls-client-ca"));
+        assert!(refused(&["--trust-domain", "A B"]).contains("trust domain"));
+        let tls = ["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "ca", "--insecure"];
+        assert!(refused(&tls).contains("--insecure"));
     }
 }

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use weir_common::tasks::{OnDeath, TaskSet};
 
 use crate::{
-    api::{self, Serving},
+    api::{self, Security, Serving},
     leader::{self, Elect},
     peers::{Peers, Relay},
     session::{self, Hub, SessionOptions},
@@ -19,8 +19,8 @@ use crate::{
 pub struct Options {
     /// Times of sessions, and the token that ends everything.
     pub sessions: SessionOptions,
-    /// Admits other than loopback peers.
-    pub insecure: bool,
+    /// TLS and identities.
+    pub security: Security,
     /// Revisions for which watches can resume.
     pub keep_revisions: u64,
 }
@@ -37,7 +37,7 @@ pub async fn start<S: Store, E: Elect>(
     tasks: &mut TaskSet,
 ) -> Result<SocketAddr, StartError> {
     let address = listener.local_addr().map_err(StartError::Address)?;
-    let Options { sessions, insecure, keep_revisions } = options;
+    let Options { sessions, security, keep_revisions } = options;
     let shutdown = sessions.shutdown.clone();
     let catalog = session::load(&*store).await?;
     let from = catalog.revision;
@@ -45,7 +45,7 @@ pub async fn start<S: Store, E: Elect>(
     let hub = Arc::new(Hub::new(store.epoch(), catalog));
     let board = Arc::new(Board::default());
     let relay = Arc::new(if elect.has_others() { Relay::on() } else { Relay::off() });
-    let peers = Peers { me: elect.id(), hub: Arc::clone(&hub), board: Arc::clone(&board) };
+    let peers = Peers { me: elect.id(), hub: Arc::clone(&hub), board: Arc::clone(&board), tls: security.peers.clone() };
     let mirroring = {
         let (replicas, shutdown) = (elect.replicas(), shutdown.clone());
         async move {
@@ -88,7 +88,7 @@ pub async fn start<S: Store, E: Elect>(
     tasks.spawn(
         "serve",
         OnDeath::EndProcess,
-        api::serve(listener, Serving { store, hub, board, relay, sessions, insecure }),
+        api::serve(listener, Serving { store, hub, board, relay, sessions, security }),
     );
     Ok(address)
 }

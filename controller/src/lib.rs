@@ -4,6 +4,7 @@
 //! Data flows one way: `api` -> `store` -> `plan` -> `session`; reports flow back: `session` -> `status` -> `api`. Only
 //! `api`, `session` and `peers` know the contract's generated types.
 
+pub mod access;
 pub mod api;
 pub mod catalog;
 pub mod config;
@@ -13,6 +14,7 @@ pub mod maintain;
 pub mod model;
 pub mod peers;
 pub mod plan;
+pub mod secure;
 pub mod session;
 pub mod status;
 pub mod store;

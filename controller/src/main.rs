@@ -20,6 +20,7 @@ use weir_controller::{
     controller::{self, Options},
     leader::{Replica, ReplicaId, Sole},
     maintain::{self, StoreCommand},
+    secure,
     session::SessionOptions,
     store::EmbeddedStore,
 };
@@ -49,6 +50,7 @@ async fn run() -> anyhow::Result<()> {
         listen,
         store,
         insecure,
+        tls,
         keep_revisions,
         max_session_age_s,
         log_format,
@@ -75,12 +77,14 @@ async fn run() -> anyhow::Result<()> {
         eprintln!("{done}");
         return Ok(());
     }
-    let listener = bind(Addresses { listen, insecure }).await?;
+    let addresses = Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
+    let listener = bind(addresses).await?;
     let address = listener.local_addr().context("asking for the listener's address")?;
     let mut tasks = TaskSet::new(shutdown.clone());
     let max_age = (max_session_age_s > 0).then(|| Duration::from_secs(max_session_age_s));
     let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown.clone()) };
-    let options = Options { sessions, insecure, keep_revisions };
+    let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
+    let options = Options { sessions, security, keep_revisions };
     let id = ReplicaId::random();
     let address = match store {
         StoreLocation::File(path) => {
@@ -90,6 +94,10 @@ async fn run() -> anyhow::Result<()> {
         }
         #[cfg(feature = "etcd")]
         StoreLocation::Etcd(location) => {
+            anyhow::ensure!(
+                options.security.tls.is_none() || options.security.peers.is_some(),
+                "controllers that share etcd know each other by their certificates: TLS needs --tls-client-ca here"
+            );
             let access = EtcdAccess::load(&etcd)?;
             let replica = Replica::at(etcd.advertised(address)?);
             let store = EtcdStore::connect(&location, &access).await?;

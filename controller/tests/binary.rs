@@ -1,6 +1,8 @@
 //! The binary itself: its first line, its end, and what it refuses.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
+mod common;
+
 use std::{
     io::{BufRead, BufReader, Read},
     path::Path,
@@ -79,6 +81,21 @@ fn says_what_it_refuses() {
     open_to_all.stdout(Stdio::piped()).stderr(Stdio::piped());
     let said = refused(open_to_all);
     assert!(said.contains("--insecure"), "{said}");
+
+    // Encryption alone does not tell who calls.
+    let authority = common::tls::Authority::new(directory.path(), "ca");
+    let (certificate, key) = authority.server("server");
+    let mut nobody_is_asked = Command::new(env!("CARGO_BIN_EXE_weir-controller"));
+    nobody_is_asked.args(["--listen", "0.0.0.0:0", "--store"]).arg(directory.path().join("s"));
+    nobody_is_asked.arg("--tls-cert").arg(&certificate).arg("--tls-key").arg(&key);
+    nobody_is_asked.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let said = refused(nobody_is_asked);
+    assert!(said.contains("--tls-client-ca") && said.contains("--insecure"), "{said}");
+
+    let mut no_pair = command(directory.path());
+    no_pair.arg("--tls-cert").arg(&certificate).arg("--tls-key").arg(&authority.ca);
+    let said = refused(no_pair);
+    assert!(said.contains("ca.crt has no private key"), "{said}");
 
     let mut etcd = Command::new(env!("CARGO_BIN_EXE_weir-controller"));
     // Port 1 has no server.

@@ -15,13 +15,16 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
-use weir_common::backoff::Backoff;
+use weir_common::{
+    backoff::Backoff,
+    tls::{AddressError, ClientFiles, ClientTls, FileError, Remote},
+};
 
 use session::{Ended, SessionError};
 use state::{Contact, LinkState};
 
 use crate::{
+    config::Tls,
     enforce::report::Report,
     measure::Meter,
     reconcile::{Command, NodeFacts},
@@ -64,7 +67,7 @@ pub struct Identity {
 /// The link. Clone-free: one runs.
 pub struct Link {
     /// Addresses of controllers. Tried in a random order, the next at each failure.
-    pub controllers: Vec<Endpoint>,
+    pub controllers: Vec<Remote>,
     /// Who this agent is.
     pub identity: Identity,
     /// To the loop.
@@ -81,30 +84,35 @@ pub struct Link {
     pub state: watch::Sender<LinkState>,
 }
 
-/// An address is no address of a controller.
+/// The addresses of controllers, or the certificates to reach them by, cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("`{address}` is no controller's address, such as http://127.0.0.1:7420: {cause}")]
-pub struct AddressError {
-    address: String,
-    cause: String,
+pub enum RemoteError {
+    /// An address is none.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The files of TLS cannot be used.
+    #[error(transparent)]
+    Files(#[from] FileError),
 }
 
-/// Reads the address of a controller.
+/// The controllers at these addresses; the files of `tls` are for those with https.
 ///
 /// # Errors
-/// It is none.
-pub fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
-    let error = |cause: String| AddressError { address: address.to_owned(), cause };
-    if !address.starts_with("http://") {
-        return Err(error("it must begin with http:// (there is no TLS yet)".to_owned()));
-    }
-    let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|cause| error(cause.to_string()))?;
-    Ok(endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .tcp_nodelay(true))
+/// An address is none, or a file cannot be used.
+pub fn remotes(addresses: &[String], tls: Tls) -> Result<Vec<Remote>, RemoteError> {
+    let Tls { ca, certificate, key, server_name } = tls;
+    let tls = ca.map(|ca| ClientTls::load(ClientFiles { ca, pair: certificate.zip(key) })).transpose()?.map(Arc::new);
+    let remote = |address: &String| {
+        let remote = Remote::new(address, tls.clone(), server_name.as_deref())?;
+        Ok(remote.map(|endpoint| {
+            endpoint
+                .connect_timeout(CONNECT_TIMEOUT)
+                .http2_keep_alive_interval(KEEPALIVE)
+                .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+                .keep_alive_while_idle(true)
+        }))
+    };
+    addresses.iter().map(remote).collect()
 }
 
 impl Link {
@@ -129,19 +137,20 @@ impl Link {
         fastrand::shuffle(&mut self.controllers);
         let mut pace = Pace::new(Instant::now());
         while !self.commands.is_closed() {
-            let Some(endpoint) = self.controllers.first().cloned() else {
+            let Some(remote) = self.controllers.first().cloned() else {
                 // Without a controller the last plan is kept.
                 return std::future::pending().await;
             };
-            let uri = endpoint.uri();
             let started = Instant::now();
-            let ended = self.one_session(&endpoint, contact).await;
+            let ended = self.one_session(&remote, contact).await;
             self.state.send_modify(|state| state.controller = None);
             match &ended {
-                Ok(Ended::Broke) => tracing::info!(controller = %uri, "the session ended"),
-                Ok(Ended::Elsewhere) => tracing::info!(controller = %uri, "the controller sends this agent elsewhere"),
+                Ok(Ended::Broke) => tracing::info!(controller = %remote, "the session ended"),
+                Ok(Ended::Elsewhere) => {
+                    tracing::info!(controller = %remote, "the controller sends this agent elsewhere")
+                }
                 Err(error) if error.is_name_taken() => self.name_taken(error),
-                Err(error) => tracing::warn!(controller = %uri, %error, "no session"),
+                Err(error) => tracing::warn!(controller = %remote, %error, "no session"),
             }
             self.go_on(matches!(ended, Ok(Ended::Elsewhere)));
             let wait = pace.wait(&ended, started, Instant::now(), fastrand::f64());
@@ -178,11 +187,11 @@ impl Link {
     }
 
     /// Connects and speaks until the session ends. `Ok` where there was one.
-    async fn one_session(&mut self, endpoint: &Endpoint, contact: &Contact) -> Result<Ended, SessionError> {
+    async fn one_session(&mut self, remote: &Remote, contact: &Contact) -> Result<Ended, SessionError> {
         let deadline = Instant::now() + HELLO_WITHIN;
-        let connected = tokio::time::timeout_at(deadline, endpoint.connect()).await;
-        let channel: Channel = connected.map_err(|_| SessionError::NoHelloInTime)?.map_err(SessionError::Connect)?;
-        session::run(self, channel, &endpoint.uri().to_string(), contact, deadline).await
+        let connected = tokio::time::timeout_at(deadline, remote.connect()).await;
+        let channel = connected.map_err(|_| SessionError::NoHelloInTime)??;
+        session::run(self, channel, &remote.to_string(), contact, deadline).await.map_err(SessionError::explained)
     }
 }
 

@@ -39,8 +39,11 @@ const QUEUE: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     /// No connection.
-    #[error("connect: {}", chain(.0))]
-    Connect(tonic::transport::Error),
+    #[error(transparent)]
+    Connect(#[from] weir_common::tls::ConnectError),
+    /// The connection broke, and TLS says why.
+    #[error("the connection broke: {0}")]
+    Broken(String),
     /// The controller refused it.
     #[error("refused: {} ({:?})", .0.message(), .0.code())]
     Refused(Box<tonic::Status>),
@@ -74,14 +77,18 @@ fn is_elsewhere(status: &tonic::Status) -> bool {
         && status.get_details_error_info().is_some_and(|info| info.reason == weir_proto::RECONNECT_ELSEWHERE)
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+impl SessionError {
+    /// The same, with what the connection has to say of it.
+    pub(super) fn explained(self) -> SessionError {
+        let cause = match &self {
+            SessionError::Refused(status) => weir_common::tls::explain_call(status),
+            SessionError::Connect(_)
+            | SessionError::Broken(_)
+            | SessionError::NoHello
+            | SessionError::NoHelloInTime => None,
+        };
+        cause.map_or(self, SessionError::Broken)
     }
-    text
 }
 
 /// Aborts its task when the session ends.

@@ -14,9 +14,9 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Endpoint;
 use weir_common::{
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
+    tls::Remote,
     units::Floor,
 };
 
@@ -56,7 +56,7 @@ struct Node {
 
 /// What all nodes have in common.
 struct Common {
-    controllers: Vec<Endpoint>,
+    controllers: Vec<Remote>,
     state_dir: PathBuf,
     labels: Vec<(String, String)>,
     settings: NodeSettings,
@@ -87,6 +87,7 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
     let period = options.period();
     let Options {
         controller,
+        tls,
         node,
         state_dir,
         labels,
@@ -102,7 +103,7 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
     let mut reporter = Reporter::open(simulate_report.as_deref()).context("open the report of the simulation")?;
     let shutdown = shutdown_on_signals()?;
     let common = Common {
-        controllers: controller.iter().map(|address| link::endpoint(address)).collect::<Result<_, _>>()?,
+        controllers: link::remotes(&controller, tls)?,
         state_dir,
         labels,
         settings: NodeSettings { floor: Floor { bytes_per_second, operations_per_second }, version: CgroupVersion::V2 },

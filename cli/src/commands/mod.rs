@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod apply;
+mod certs;
 mod delete;
 mod describe;
 mod explain;
@@ -12,7 +13,7 @@ mod watch;
 use clap::CommandFactory as _;
 
 use crate::{
-    args::{Cli, Command, Describe, Get},
+    args::{Certs, Cli, Command, Describe, Get},
     client::Client,
     failure::Failure,
     print,
@@ -23,7 +24,7 @@ use crate::{
 /// # Errors
 /// What went wrong.
 pub async fn run(cli: Cli) -> Result<(), Failure> {
-    let Cli { server, project, output, command } = cli;
+    let Cli { server, tls, project, output, command } = cli;
     match command {
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -31,20 +32,21 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             return print::line(String::from_utf8_lossy(&script).trim_end());
         }
         Command::Version => return print::line(&format!("weirctl {}", env!("CARGO_PKG_VERSION"))),
+        Command::Certs { what: Certs::Init(options) } => return certs::init(&options),
         // Manifests are checked before anybody is asked.
         Command::Apply(apply) => {
             let documents = crate::manifest::read(&apply.files, &project)?;
-            let mut client = Client::connect(&server).await?;
+            let mut client = Client::connect(&server, &tls).await?;
             return apply::run(&mut client, documents, &apply, output).await;
         }
         Command::Delete(delete) => {
             let names = delete::names(&delete, &project)?;
-            let mut client = Client::connect(&server).await?;
+            let mut client = Client::connect(&server, &tls).await?;
             return delete::run(&mut client, names, &delete).await;
         }
         _ => {}
     }
-    let mut client = Client::connect(&server).await?;
+    let mut client = Client::connect(&server, &tls).await?;
     match command {
         Command::Get { what: Get::Intents { name: Some(name) } } => {
             get::intent(&mut client, &name, &project, output).await
@@ -68,6 +70,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Resume(target) => nodes::resume(&mut client, &target).await,
         Command::Release(release) => nodes::release(&mut client, &release).await,
         Command::Forget { node } => nodes::forget(&mut client, &node).await,
-        Command::Apply(_) | Command::Delete(_) | Command::Completions { .. } | Command::Version => Ok(()),
+        Command::Apply(_)
+        | Command::Delete(_)
+        | Command::Certs { .. }
+        | Command::Completions { .. }
+        | Command::Version => Ok(()),
     }
 }

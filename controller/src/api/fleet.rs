@@ -15,6 +15,7 @@ use super::{
     },
 };
 use crate::{
+    access::Principal,
     catalog::{DirectiveRecord, FLEET, directive_key, encode, node_key},
     model::{Directive, Intent, IntentName, NodeName},
     plan::features,
@@ -138,12 +139,16 @@ impl<S: Store> FleetService for FleetApi<S> {
         &self,
         request: Request<v1::ListWorkloadsRequest>,
     ) -> Result<Response<v1::ListWorkloadsResponse>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::ListWorkloadsRequest { parent, cgroup_path } = request.into_inner();
         let node = parse_node("parent", &parent)?;
         self.known(&node)?;
         let question = v1::query::Question::Workloads(v1::WorkloadsQuery { cgroup_path });
         match self.hub.ask(&node, features::QUERY_WORKLOADS, question).await {
             Ok(v1::reply::Answer::Workloads(v1::WorkloadsReply { mut workloads })) => {
+                for workload in &mut workloads {
+                    workload.intents.retain(|intent| caller.may_view_named(intent));
+                }
                 workloads.sort_by(|a, b| a.cgroup_path.cmp(&b.cgroup_path));
                 Ok(Response::new(v1::ListWorkloadsResponse { workloads }))
             }
@@ -156,9 +161,13 @@ impl<S: Store> FleetService for FleetApi<S> {
         &self,
         request: Request<v1::ListIntentNodeStatusesRequest>,
     ) -> Result<Response<v1::ListIntentNodeStatusesResponse>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::ListIntentNodeStatusesRequest { intent, node, page_size, page_token } = request.into_inner();
         let size = paging::size(page_size)?;
         let only_intent = parse_optional_intent(&intent)?;
+        if let Some(name) = &only_intent {
+            caller.check_view(&name.project)?;
+        }
         let only_node = if node.is_empty() { None } else { Some(parse_node("node", &node)?) };
         if let Some(node) = &only_node {
             self.known(node)?;
@@ -176,7 +185,7 @@ impl<S: Store> FleetService for FleetApi<S> {
         let mut last = String::new();
         'page: for intent in &intents {
             let name = &intent.record.name;
-            if after.as_ref().is_some_and(|(after, _)| name < after) {
+            if after.as_ref().is_some_and(|(after, _)| name < after) || !caller.may_view(&name.project) {
                 continue;
             }
             for (node, connected) in nodes_of(&self.hub, intent) {
@@ -196,17 +205,26 @@ impl<S: Store> FleetService for FleetApi<S> {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::ExplainRequest { node, intent, cgroup_path } = request.into_inner();
         let node = parse_node("node", &node)?;
         self.known(&node)?;
-        parse_optional_intent(&intent)?;
+        if let Some(name) = parse_optional_intent(&intent)? {
+            caller.check_view(&name.project)?;
+        }
         let question = v1::query::Question::Explain(v1::ExplainQuery { intent, cgroup_path });
         let reply = match self.hub.ask(&node, features::QUERY_EXPLAIN, question).await {
             Ok(v1::reply::Answer::Explain(reply)) => reply,
             Ok(v1::reply::Answer::Workloads(_)) => return Err(another_answer(&node)),
             Err(error) => return Err(ask_error(&error)),
         };
-        let v1::ExplainReply { mut settings, without_setting } = reply;
+        let v1::ExplainReply { mut settings, mut without_setting } = reply;
+        // Who takes part in a setting sees all that take part in it: otherwise it could not learn why it lost.
+        settings.retain(|setting| {
+            let shown = setting.status.as_ref().is_some_and(|status| caller.may_view_named(&status.intent));
+            shown || setting.claims.iter().any(|claim| caller.may_view_named(&claim.intent))
+        });
+        without_setting.retain(|rule| caller.may_view_named(&rule.intent));
         let views = self.views();
         for status in settings.iter_mut().filter_map(|setting| setting.status.as_mut()) {
             fill_achieved(&views, &node, status);

@@ -11,16 +11,17 @@ use tonic::{Request, Response, Status};
 use weir_proto::v1::{self, intent_service_server::IntentService};
 
 use super::{
-    errors, mask, paging,
+    errors, mask,
+    names::{list_prefix, new_name, parse_name},
+    paging,
     views::Views,
     watch::{self, WatchStream},
     wire::{intent_from_wire, intent_to_wire, to_i64},
 };
 use crate::{
-    catalog::{INTENTS, decode_intent, encode, intent_key},
-    model::{
-        Earlier, FieldPath, Intent, IntentName, IntentRecord, IntentSpec, Labels, ResourceId, Violations, WallTime,
-    },
+    access::Principal,
+    catalog::{decode_intent, encode, intent_key},
+    model::{Earlier, FieldPath, Intent, IntentName, IntentRecord, IntentSpec, Labels, Violations, WallTime},
     plan::features,
     session::Hub,
     status::Board,
@@ -149,10 +150,6 @@ fn contended(name: &IntentName) -> Status {
     Status::aborted(format!("{name} is changed by others all the time; try again"))
 }
 
-fn parse_name(field: &str, name: &str) -> Result<IntentName, Status> {
-    name.parse().map_err(|error| errors::invalid_field(field, format!("{error}")))
-}
-
 fn check_features(required: &[String], out: &mut Violations) {
     let at = FieldPath::root("required_features");
     for (i, feature) in required.iter().enumerate() {
@@ -165,66 +162,10 @@ fn check_features(required: &[String], out: &mut Violations) {
     }
 }
 
-/// The project of a request's parent; `None` means all, which only `wildcard` permits.
-fn project(parent: &str, wildcard: bool, out: &mut Violations) -> Option<ResourceId> {
-    let at = FieldPath::root("parent");
-    match parent.strip_prefix("projects/") {
-        Some("-") if wildcard => None,
-        Some(id) => match id.parse() {
-            Ok(id) => Some(id),
-            Err(error) => {
-                out.add(&at, format!("is projects/{{project}}: {error}"));
-                None
-            }
-        },
-        None => {
-            if !parent.is_empty() {
-                out.add(&at, "is projects/{project}");
-            }
-            None
-        }
-    }
-}
-
-/// The name of an intent that is to be created.
-fn new_name(parent: &str, intent_id: &str, given: &str, out: &mut Violations) -> Option<IntentName> {
-    let id_at = FieldPath::root("intent_id");
-    let name_at = FieldPath::root("intent.name");
-    let project = project(parent, false, out);
-    let id = (!intent_id.is_empty()).then(|| intent_id.parse::<ResourceId>());
-    if let Some(Err(error)) = &id {
-        out.add(&id_at, error.to_string());
-    }
-    let name = (!given.is_empty()).then(|| given.parse::<IntentName>());
-    if let Some(Err(error)) = &name {
-        out.add(&name_at, error.to_string());
-    }
-    match (id, name) {
-        (None, None) => {
-            out.add(&id_at, "is required where intent.name is not given");
-            None
-        }
-        (id, Some(Ok(name))) => {
-            let other_id = matches!(&id, Some(Ok(id)) if *id != name.intent);
-            if other_id || project.is_some_and(|project| project != name.project) {
-                out.add(&name_at, "is another name than parent and intent_id give");
-            }
-            Some(name)
-        }
-        (Some(Ok(intent)), None) => {
-            let project = match project {
-                Some(project) => project,
-                None => "default".parse().ok()?,
-            };
-            Some(IntentName { project, intent })
-        }
-        _ => None,
-    }
-}
-
 #[tonic::async_trait]
 impl<S: Store> IntentService for IntentApi<S> {
     async fn create_intent(&self, request: Request<v1::CreateIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::CreateIntentRequest { parent, intent_id, intent, validate_only, required_features } =
             request.into_inner();
         let mut out = Violations::default();
@@ -234,6 +175,9 @@ impl<S: Store> IntentService for IntentApi<S> {
             return Err(errors::invalid(&out));
         };
         let name = new_name(&parent, &intent_id, &intent.name, &mut out);
+        if let Some(name) = &name {
+            caller.check_edit(&name.project)?;
+        }
         let valid = intent_from_wire(intent, &mut out);
         match (name, valid) {
             (Some(name), Some((spec, labels))) if out.is_empty() => {
@@ -244,8 +188,10 @@ impl<S: Store> IntentService for IntentApi<S> {
     }
 
     async fn get_intent(&self, request: Request<v1::GetIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::GetIntentRequest { name } = request.into_inner();
         let name = parse_name("name", &name)?;
+        caller.check_view(&name.project)?;
         let intent = self.stored(&name).await?.ok_or_else(|| errors::not_found(&name.to_string()))?;
         Ok(Response::new(self.answer(&intent)))
     }
@@ -254,8 +200,9 @@ impl<S: Store> IntentService for IntentApi<S> {
         &self,
         request: Request<v1::ListIntentsRequest>,
     ) -> Result<Response<v1::ListIntentsResponse>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::ListIntentsRequest { parent, page_size, page_token, match_labels } = request.into_inner();
-        let prefix = list_prefix(&parent)?;
+        let prefix = list_prefix(&parent, &caller)?;
         let size = paging::size(page_size)?;
         let mut query = vec!["ListIntents", parent.as_str()];
         query.extend(match_labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]));
@@ -264,6 +211,9 @@ impl<S: Store> IntentService for IntentApi<S> {
         let listing = self.store.list(&prefix).await.map_err(|error| errors::store(&error))?;
         let wanted = |item: &Item| {
             let intent = decode_intent(item).map_err(|error| errors::record(&error)).ok()?;
+            if !caller.may_view(&intent.record.name.project) {
+                return None;
+            }
             let labels = &intent.record.labels;
             match_labels.iter().all(|(key, value)| labels.get(key) == Some(value)).then_some(intent)
         };
@@ -284,6 +234,7 @@ impl<S: Store> IntentService for IntentApi<S> {
     }
 
     async fn update_intent(&self, request: Request<v1::UpdateIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::UpdateIntentRequest { intent, update_mask, validate_only, allow_missing, required_features } =
             request.into_inner();
         let mut out = Violations::default();
@@ -299,6 +250,7 @@ impl<S: Store> IntentService for IntentApi<S> {
                 return Err(errors::invalid(&out));
             }
         };
+        caller.check_edit(&name.project)?;
         let paths = update_mask.map(|mask| mask.paths).unwrap_or_default();
         for _ in 0..ATTEMPTS {
             let mut out = out.clone();
@@ -352,8 +304,10 @@ impl<S: Store> IntentService for IntentApi<S> {
     }
 
     async fn delete_intent(&self, request: Request<v1::DeleteIntentRequest>) -> Result<Response<v1::Intent>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::DeleteIntentRequest { name, etag, force, validate_only } = request.into_inner();
         let name = parse_name("name", &name)?;
+        caller.check_edit(&name.project)?;
         for _ in 0..ATTEMPTS {
             let before = self.stored(&name).await?.ok_or_else(|| errors::not_found(&name.to_string()))?;
             self.check_etag(&before, &etag)?;
@@ -392,51 +346,16 @@ impl<S: Store> IntentService for IntentApi<S> {
         &self,
         request: Request<v1::WatchIntentsRequest>,
     ) -> Result<Response<Self::WatchIntentsStream>, Status> {
+        let caller = Principal::of(&request)?;
         let v1::WatchIntentsRequest { parent, resume_revision } = request.into_inner();
-        let prefix = list_prefix(&parent)?;
+        let prefix = list_prefix(&parent, &caller)?;
         let resume =
             u64::try_from(resume_revision).map_err(|_| errors::invalid_field("resume_revision", "is negative"))?;
         let permit = Arc::clone(&self.watches)
             .try_acquire_owned()
             .map_err(|_| Status::resource_exhausted(format!("there are {MAX_WATCHES} watches already")))?;
         let resume = (resume > 0).then_some(Revision(resume));
-        watch::start(&self.store, prefix, resume, permit, self.shutdown.clone()).await.map(Response::new)
-    }
-}
-
-fn list_prefix(parent: &str) -> Result<String, Status> {
-    let mut out = Violations::default();
-    let project = project(parent, true, &mut out);
-    if !out.is_empty() {
-        return Err(errors::invalid(&out));
-    }
-    Ok(project.map_or_else(|| INTENTS.to_owned(), |project| format!("{INTENTS}{}/", project.as_str())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(parent: &str, id: &str, given: &str) -> Result<String, Vec<String>> {
-        let mut out = Violations::default();
-        let name = new_name(parent, id, given, &mut out);
-        if out.is_empty() {
-            Ok(name.unwrap().to_string())
-        } else {
-            Err(out.as_slice().iter().map(|violation| violation.field.clone()).collect())
-        }
-    }
-
-    #[test]
-    fn names_of_new_intents() {
-        assert_eq!(name("", "a", "").unwrap(), "projects/default/intents/a");
-        assert_eq!(name("projects/p", "a", "").unwrap(), "projects/p/intents/a");
-        assert_eq!(name("", "", "projects/p/intents/a").unwrap(), "projects/p/intents/a");
-        assert_eq!(name("projects/p", "a", "projects/p/intents/a").unwrap(), "projects/p/intents/a");
-        assert_eq!(name("", "", "").unwrap_err(), ["intent_id"]);
-        assert_eq!(name("projects/q", "", "projects/p/intents/a").unwrap_err(), ["intent.name"]);
-        assert_eq!(name("", "b", "projects/p/intents/a").unwrap_err(), ["intent.name"]);
-        assert_eq!(name("x", "B", "y").unwrap_err(), ["parent", "intent_id", "intent.name"]);
-        assert_eq!(name("projects/-", "a", "").unwrap_err(), ["parent"]);
+        let wanted = watch::Wanted { prefix, caller };
+        watch::start(&self.store, wanted, resume, permit, self.shutdown.clone()).await.map(Response::new)
     }
 }

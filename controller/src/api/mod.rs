@@ -1,18 +1,21 @@
 //! The gRPC services for people and programs, and how all services are served. Wire <-> model, field violations,
-//! authorization in one layer.
+//! authorization in one layer, what the request's content decides by one call of the principal each.
 
+mod accept;
 mod authorize;
 pub(crate) mod errors;
 mod fleet;
 mod intents;
 mod mask;
+mod names;
 mod paging;
 mod serve;
 mod views;
 mod watch;
 pub(crate) mod wire;
 
+pub use authorize::{RULES, Rule, rule};
 pub use fleet::FleetApi;
 pub(crate) use fleet::ask_error;
 pub use intents::{IntentApi, MAX_INTENTS};
-pub use serve::{Addresses, ServeError, Serving, bind, serve};
+pub use serve::{Addresses, Security, ServeError, Serving, bind, serve};

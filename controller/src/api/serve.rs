@@ -1,20 +1,19 @@
-//! How the services are served: limits of messages, keepalive, health, reflection, an orderly end.
+//! How the services are served: TLS, limits of messages, keepalive, health, reflection, an orderly end.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    service::InterceptorLayer,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::transport::Server;
+use weir_common::tls::{ClientTls, ServerTls};
 use weir_proto::v1::{
     FILE_DESCRIPTOR_SET, agent_service_server::AgentServiceServer, fleet_service_server::FleetServiceServer,
     intent_service_server::IntentServiceServer, peer_service_server::PeerServiceServer,
 };
 
-use super::{FleetApi, IntentApi, authorize::Authorize};
+use super::{FleetApi, IntentApi, accept, authorize::AuthorizeLayer};
 use crate::{
+    access::{Authenticator, Loopback},
     peers::{PeerApi, Relay},
     session::{AgentApi, Hub, SessionOptions},
     status::Board,
@@ -41,9 +40,16 @@ pub enum ServeError {
     /// The address is not loopback.
     #[error(
         "{0} is no loopback address and this controller has no TLS: anybody who reaches it could change limits; \
-         say --insecure where the network itself keeps strangers out"
+         give --tls-cert, --tls-key and --tls-client-ca (`weirctl certs init` makes them), or say --insecure where the \
+         network itself keeps strangers out"
     )]
     NotLoopback(SocketAddr),
+    /// The address is not loopback, and clients are not asked who they are.
+    #[error(
+        "{0} is no loopback address and no client is asked for a certificate: anybody who reaches it could change limits; \
+         give --tls-client-ca, or say --insecure where the network itself keeps strangers out"
+    )]
+    NobodyIsAsked(SocketAddr),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Bind {
@@ -65,8 +71,36 @@ pub enum ServeError {
 pub struct Addresses {
     /// Address and port; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Permits other than loopback addresses.
+    /// Permits other than loopback addresses where clients are not asked who they are.
     pub insecure: bool,
+    /// There is TLS.
+    pub tls: bool,
+    /// Clients need certificates.
+    pub mutual: bool,
+}
+
+/// How connections are secured, and how callers are known.
+#[derive(Clone)]
+pub struct Security {
+    /// TLS; plain text without it.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Who calls.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// How other controllers are connected to; in plain text without it.
+    pub peers: Option<Arc<ClientTls>>,
+}
+
+impl Security {
+    /// Plain text for loopback, or for everybody where `insecure`; whoever is admitted may do everything.
+    pub fn plain(insecure: bool) -> Security {
+        Security { tls: None, authenticator: Arc::new(Loopback { insecure }), peers: None }
+    }
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Security").field("tls", &self.tls).finish_non_exhaustive()
+    }
 }
 
 /// Listens, without serving yet.
@@ -74,9 +108,9 @@ pub struct Addresses {
 /// # Errors
 /// The address is not permitted or not free.
 pub async fn bind(addresses: Addresses) -> Result<TcpListener, ServeError> {
-    let Addresses { listen, insecure } = addresses;
-    if !insecure && !listen.ip().to_canonical().is_loopback() {
-        return Err(ServeError::NotLoopback(listen));
+    let Addresses { listen, insecure, tls, mutual } = addresses;
+    if !insecure && !mutual && !listen.ip().to_canonical().is_loopback() {
+        return Err(if tls { ServeError::NobodyIsAsked(listen) } else { ServeError::NotLoopback(listen) });
     }
     TcpListener::bind(listen).await.map_err(|source| ServeError::Bind { address: listen, source })
 }
@@ -94,8 +128,8 @@ pub struct Serving<S> {
     pub relay: Arc<Relay>,
     /// Times of sessions, and the token that ends everything.
     pub sessions: SessionOptions,
-    /// Admits other than loopback peers.
-    pub insecure: bool,
+    /// TLS and identities.
+    pub security: Security,
 }
 
 /// Serves until the token of the session options is cancelled.
@@ -103,7 +137,8 @@ pub struct Serving<S> {
 /// # Errors
 /// The server failed.
 pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Result<(), ServeError> {
-    let Serving { store, hub, board, relay, sessions, insecure } = serving;
+    let Serving { store, hub, board, relay, sessions, security } = serving;
+    let Security { tls, authenticator, peers: _ } = security;
     let shutdown: CancellationToken = sessions.shutdown.clone();
     let intents = IntentServiceServer::new(IntentApi::new(
         Arc::clone(&store),
@@ -145,7 +180,7 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
-        .layer(InterceptorLayer::new(Authorize { insecure }))
+        .layer(AuthorizeLayer(authenticator))
         .add_service(health_service)
         .add_service(reflection().build_v1().map_err(failed)?)
         .add_service(reflection().build_v1alpha().map_err(failed)?)
@@ -153,7 +188,7 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
         .add_service(fleet)
         .add_service(agents)
         .add_service(peers)
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), ending)
+        .serve_with_incoming_shutdown(accept::connections(listener, tls), ending)
         .await?;
     Ok(())
 }

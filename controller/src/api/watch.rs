@@ -15,6 +15,7 @@ use super::{
     wire::{intent_to_wire, to_i64},
 };
 use crate::{
+    access::Principal,
     catalog::decode_intent,
     model::Intent,
     store::{Event, Item, Listing, Revision, Store, Watch},
@@ -28,14 +29,24 @@ const QUEUE: usize = 64;
 /// A quiet watch says this often how far it is, so that it can be resumed after a compaction.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(10);
 
+/// What a watch shows.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// Where the intents are kept.
+    pub(super) prefix: String,
+    /// Who watches; sees the projects that it may read.
+    pub(super) caller: Principal,
+}
+
 /// Starts a watch after `resume`, or with a list.
 pub(super) async fn start<S: Store>(
     store: &Arc<S>,
-    prefix: String,
+    wanted: Wanted,
     resume: Option<Revision>,
     permit: OwnedSemaphorePermit,
     shutdown: CancellationToken,
 ) -> Result<WatchStream, Status> {
+    let Wanted { prefix, caller } = wanted;
     let (listing, after) = match resume {
         Some(resume) => (None, resume),
         None => {
@@ -50,7 +61,7 @@ pub(super) async fn start<S: Store>(
     tokio::spawn(async move {
         let _permit = permit;
         let ended = tokio::select! {
-            ended = send_all(epoch, listing, watch, after, &sender) => ended,
+            ended = send_all((epoch, &caller), listing, watch, after, &sender) => ended,
             () = shutdown.cancelled() => Some(Status::unavailable("the controller is shutting down")),
         };
         if let Some(status) = ended {
@@ -63,7 +74,7 @@ pub(super) async fn start<S: Store>(
 
 /// Sends until the client has gone (`None`) or the watch is over.
 async fn send_all(
-    epoch: u64,
+    from: (u64, &Principal),
     listing: Option<Listing>,
     mut watch: impl Watch,
     after: Revision,
@@ -72,8 +83,10 @@ async fn send_all(
     let mut told = after;
     if let Some(listing) = listing {
         for item in &listing.items {
-            let event = response(v1::WatchEventKind::Initial, listing.revision, present(epoch, item));
-            sender.send(Ok(event)).await.ok()?;
+            if let Some(intent) = present(from, item) {
+                let event = response(v1::WatchEventKind::Initial, listing.revision, Some(intent));
+                sender.send(Ok(event)).await.ok()?;
+            }
         }
         sender.send(Ok(response(v1::WatchEventKind::Bookmark, listing.revision, None))).await.ok()?;
     }
@@ -88,8 +101,8 @@ async fn send_all(
                 };
                 for event in &change.events {
                     let (kind, intent) = match event {
-                        Event::Put(item) => (v1::WatchEventKind::Put, present(epoch, item)),
-                        Event::Delete { key, previous } => (v1::WatchEventKind::Delete, gone(key, previous)),
+                        Event::Put(item) => (v1::WatchEventKind::Put, present(from, item)),
+                        Event::Delete { key, previous } => (v1::WatchEventKind::Delete, gone(from.1, key, previous)),
                     };
                     if intent.is_some() {
                         sender.send(Ok(response(kind, change.revision, intent))).await.ok()?;
@@ -112,17 +125,23 @@ fn response(kind: v1::WatchEventKind, revision: Revision, intent: Option<v1::Int
     v1::WatchIntentsResponse { kind: kind.into(), revision: to_i64(revision.0), intent }
 }
 
-/// A row that cannot be read is left out; that is logged.
-fn present(epoch: u64, item: &Item) -> Option<v1::Intent> {
+/// A row that cannot be read is left out; that is logged. So is what the caller may not see.
+fn present((epoch, caller): (u64, &Principal), item: &Item) -> Option<v1::Intent> {
     let intent = decode_intent(item).map_err(|error| errors::record(&error)).ok()?;
+    if !caller.may_view(&intent.record.name.project) {
+        return None;
+    }
     Some(intent_to_wire(&intent, etag(epoch, intent.mod_revision)))
 }
 
 /// Only name and uid.
-fn gone(key: &str, previous: &[u8]) -> Option<v1::Intent> {
+fn gone(caller: &Principal, key: &str, previous: &[u8]) -> Option<v1::Intent> {
     let item =
         Item { key: key.to_owned(), value: previous.to_vec(), create_revision: Revision(0), mod_revision: Revision(0) };
     let Intent { record, .. } = decode_intent(&item).map_err(|error| errors::record(&error)).ok()?;
+    if !caller.may_view(&record.name.project) {
+        return None;
+    }
     Some(v1::Intent { name: record.name.to_string(), uid: record.uid, ..Default::default() })
 }
 
@@ -142,7 +161,8 @@ mod tests {
         let permits = Arc::new(tokio::sync::Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
         let token = CancellationToken::new();
-        let mut stream = start(&store, "intents/".into(), None, permit, token.clone()).await.unwrap();
+        let wanted = || Wanted { prefix: "intents/".into(), caller: Principal::Local };
+        let mut stream = start(&store, wanted(), None, permit, token.clone()).await.unwrap();
         let record = intent("a", 0, &["n1"]).record;
         let put = || Txn::default().then(Op::Put(intent_key(&record.name), encode(&record)));
         let mut last = Revision(0);
@@ -165,7 +185,7 @@ mod tests {
         store.compact(last).await.unwrap();
         permits.add_permits(1);
         let permit = permits.try_acquire_owned().unwrap();
-        let refused = start(&store, "intents/".into(), Some(Revision(2)), permit, token).await.err().unwrap();
+        let refused = start(&store, wanted(), Some(Revision(2)), permit, token).await.err().unwrap();
         assert_eq!(refused.code(), tonic::Code::OutOfRange);
     }
 }

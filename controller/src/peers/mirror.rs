@@ -7,11 +7,8 @@ use std::{
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Code, Status,
-    transport::{Channel, Endpoint},
-};
-use weir_common::backoff::Backoff;
+use tonic::{Code, Status, transport::Channel};
+use weir_common::{backoff::Backoff, tls::Remote};
 use weir_proto::v1::{self, peer_service_client::PeerServiceClient, relay_response::Message};
 
 use super::Peers;
@@ -70,15 +67,18 @@ fn take_back(peers: &Peers, id: &ReplicaId, left: &BTreeSet<NodeName>) {
     }
 }
 
-async fn connect(address: &str) -> Result<Channel, Status> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+async fn connect(peers: &Peers, address: &str) -> Result<Channel, Status> {
+    let scheme = if peers.tls.is_some() { "https" } else { "http" };
+    let remote = Remote::new(&format!("{scheme}://{address}"), peers.tls.clone(), None)
         .map_err(|error| Status::invalid_argument(error.to_string()))?
-        .connect_timeout(CONNECT)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .tcp_nodelay(true);
-    endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))
+        .map(|endpoint| {
+            endpoint
+                .connect_timeout(CONNECT)
+                .http2_keep_alive_interval(KEEPALIVE)
+                .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+                .keep_alive_while_idle(true)
+        });
+    remote.connect().await.map_err(|error| Status::unavailable(error.to_string()))
 }
 
 /// One stream, to its end.
@@ -90,7 +90,7 @@ async fn mirror(peers: &Peers, id: &ReplicaId, replica: &Replica) -> Status {
 }
 
 async fn follow(peers: &Peers, id: &ReplicaId, replica: &Replica) -> Result<(), Status> {
-    let channel = connect(&replica.address).await?;
+    let channel = connect(peers, &replica.address).await?;
     let mut client = PeerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let (asks, mut asked) = mpsc::channel::<RemoteAsk>(ASKS);
     let request = v1::RelayRequest { replica: peers.me.to_string() };
@@ -126,7 +126,7 @@ async fn follow(peers: &Peers, id: &ReplicaId, replica: &Replica) -> Result<(), 
 
 /// Notes what an agent said; the node of a session.
 fn told(peers: &Peers, id: &ReplicaId, message: Message, asks: &mpsc::Sender<RemoteAsk>) -> Option<NodeName> {
-    let Peers { me: _, hub, board } = peers;
+    let Peers { me: _, hub, board, tls: _ } = peers;
     let now = Instant::now();
     let ago = |age: Option<weir_proto::Duration>| {
         age.and_then(duration_from_wire).and_then(|age| now.checked_sub(age)).unwrap_or(now)

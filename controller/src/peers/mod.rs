@@ -15,6 +15,7 @@ use std::{
 
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use weir_common::tls::ClientTls;
 
 use crate::{
     leader::{ReplicaId, Replicas},
@@ -34,6 +35,8 @@ pub struct Peers {
     pub hub: Arc<Hub>,
     /// Where reports from elsewhere are put.
     pub board: Arc<Board>,
+    /// How other replicas are connected to; in plain text without it.
+    pub tls: Option<Arc<ClientTls>>,
 }
 
 impl Peers {

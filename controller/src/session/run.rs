@@ -19,6 +19,7 @@ use super::{
     service::Shared,
 };
 use crate::{
+    access::Principal,
     api::{
         errors::reconnect_elsewhere,
         wire::{
@@ -118,6 +119,7 @@ impl Drop for Guard<'_> {
 /// Runs a session until it ends; the error is for the agent.
 pub(super) async fn run<S: Store>(
     shared: &Arc<Shared<S>>,
+    caller: &Principal,
     mut inbound: Streaming<v1::SessionRequest>,
     outbound: &Sender,
 ) -> Result<(), Status> {
@@ -132,6 +134,7 @@ pub(super) async fn run<S: Store>(
     };
     let said = hello.clone();
     let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id } = check(hello)?;
+    caller.check_node(&node)?;
 
     let features = agent.features.iter().cloned().collect();
     let attached = hub.attach(&node, &agent.uid, &agent.instance, facts.labels.clone(), features).map_err(

@@ -14,6 +14,7 @@ use weir_proto::v1::{self, agent_service_server::AgentService};
 
 use super::{Hub, run};
 use crate::{
+    access::Principal,
     api::wire::measurement_from_wire,
     model::{Measurement, NodeName},
     peers::Relay,
@@ -99,10 +100,11 @@ impl<S: Store> AgentService for AgentApi<S> {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         // The response begins at once: an agent may wait for it before it says Hello. A refusal comes on the stream.
+        let caller = Principal::of(&request)?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            if let Err(status) = run::run(&shared, request.into_inner(), &sender).await {
+            if let Err(status) = run::run(&shared, &caller, request.into_inner(), &sender).await {
                 let _gone = sender.send_timeout(Err(status), shared.options.send_within).await;
             }
         });
@@ -113,6 +115,7 @@ impl<S: Store> AgentService for AgentApi<S> {
         &self,
         request: Request<Streaming<v1::ReportMeasurementsRequest>>,
     ) -> Result<Response<Self::ReportMeasurementsStream>, Status> {
+        let caller = Principal::of(&request)?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
@@ -127,8 +130,12 @@ impl<S: Store> AgentService for AgentApi<S> {
                     }
                 };
                 let Ok(Some(batch)) = batch else { return };
-                shared.relay.measurements(&batch, Instant::now());
-                accept(&shared.board, batch);
+                let relayed = batch.clone();
+                if let Err(status) = accept(&shared.board, &caller, batch) {
+                    let _gone = sender.send_timeout(Err(status), shared.options.send_within).await;
+                    return;
+                }
+                shared.relay.measurements(&relayed, Instant::now());
                 received += 1;
                 // An agent that does not take its receipts sends nothing more.
                 if sender.send(Ok(v1::ReportMeasurementsResponse { received })).await.is_err() {
@@ -140,9 +147,11 @@ impl<S: Store> AgentService for AgentApi<S> {
     }
 }
 
-fn accept(board: &Board, batch: v1::ReportMeasurementsRequest) {
+fn accept(board: &Board, caller: &Principal, batch: v1::ReportMeasurementsRequest) -> Result<(), Status> {
     let v1::ReportMeasurementsRequest { node, instance, sent_monotonic_ns, measurements } = batch;
-    let Ok(node) = node.parse::<NodeName>() else { return };
+    let Ok(node) = node.parse::<NodeName>() else { return Ok(()) };
+    caller.check_node(&node)?;
     let rows: Vec<Measurement> = measurements.into_iter().filter_map(measurement_from_wire).collect();
     board.measured(&node, &instance, sent_monotonic_ns, &rows, Instant::now());
+    Ok(())
 }

@@ -1,6 +1,8 @@
 //! A controller in this process, served on loopback, and a scripted agent.
 #![allow(dead_code, reason = "each test crate uses a part of it")]
 
+pub(crate) mod tls;
+
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
@@ -9,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming, transport::Channel};
 use weir_common::tasks::{TaskDied, TaskSet};
 use weir_controller::{
+    api::Security,
     controller::{self, Options},
     leader::{Replica, ReplicaId, Sole},
     session::SessionOptions,
@@ -24,7 +27,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) struct Controller {
     pub(crate) store: Arc<EmbeddedStore>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     shutdown: CancellationToken,
     running: JoinHandle<Result<(), TaskDied>>,
 }
@@ -35,6 +38,14 @@ impl Controller {
     }
 
     pub(crate) async fn start_with(directory: &Path, change: impl FnOnce(&mut SessionOptions)) -> Self {
+        Self::start_secured(directory, Security::plain(false), change).await
+    }
+
+    pub(crate) async fn start_secured(
+        directory: &Path,
+        security: Security,
+        change: impl FnOnce(&mut SessionOptions),
+    ) -> Self {
         let path = directory.join("store.redb");
         let store = loop {
             match EmbeddedStore::open(&path) {
@@ -50,7 +61,7 @@ impl Controller {
         change(&mut sessions);
         let replica = Replica::at(listener.local_addr().unwrap().to_string());
         let elect = Arc::new(Sole::new(ReplicaId::random(), replica));
-        let options = Options { sessions, insecure: false, keep_revisions: 10_000 };
+        let options = Options { sessions, security, keep_revisions: 10_000 };
         let address = controller::start(Arc::clone(&store), elect, listener, options, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run(Duration::from_millis(1500)));
         Controller { store, address, shutdown, running }
