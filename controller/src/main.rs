@@ -52,14 +52,15 @@ async fn run() -> anyhow::Result<()> {
     }
     let addresses = Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
     let listener = bind(addresses).await?;
+    let mut tasks = TaskSet::new(shutdown.clone());
+    // Before the store: what cannot be secured leaves nothing behind.
+    let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
     let StoreLocation::File(path) = store;
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
     let store = EmbeddedStore::open(&path)?;
 
-    let mut tasks = TaskSet::new(shutdown.clone());
-    let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
     let watched = store.clone();
     let ending = shutdown.clone();
     tasks.spawn("store-writer", OnDeath::EndProcess, async move {
