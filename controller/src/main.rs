@@ -83,6 +83,7 @@ async fn run() -> anyhow::Result<()> {
     let mut tasks = TaskSet::new(shutdown.clone());
     let max_age = (max_session_age_s > 0).then(|| Duration::from_secs(max_session_age_s));
     let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown.clone()) };
+    // Before the store: what cannot be secured leaves nothing behind.
     let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
     let options = Options { sessions, security, keep_revisions };
     let id = ReplicaId::random();

@@ -179,7 +179,7 @@ bindings:
             ("bindings: [{ client: a, role: EDITOR, projects: [] }]", "empty list"),
             ("bindings: [{ client: '', role: ADMIN }]", "empty client"),
             ("bindings: []\nroles: []", "roles"),
-            ("", "bindings"),
+            ("", "end of input"),
         ] {
             let error = Bindings::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

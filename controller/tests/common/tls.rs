@@ -98,7 +98,7 @@ pub(crate) fn security(directory: &Path, authority: &Authority, stop: &Cancellat
     tokio::spawn(Arc::clone(&tls).follow(LOOK, stop.clone()));
     tokio::spawn(Arc::clone(&bindings).follow(LOOK, stop.clone()));
     let trust_domain = "weir".parse().unwrap();
-    Security { tls: Some(tls), authenticator: Arc::new(MutualTls { trust_domain, bindings }) }
+    Security { tls: Some(tls), authenticator: Arc::new(MutualTls { trust_domain, bindings }), peers: None }
 }
 
 /// How a client connects to `address` (`host:port`); the error is what a person would read.
