@@ -35,7 +35,17 @@ pub async fn pause(client: &mut Client, target: &Target) -> Result<(), Failure> 
 pub async fn resume(client: &mut Client, target: &Target) -> Result<(), Failure> {
     let name = name(target);
     client.fleet.resume_node(v1::ResumeNodeRequest { name: name.clone() }).await?;
-    print::line(&format!("resumed {}", called(&name)))
+    print::line(&format!("resumed {}", called(&name)))?;
+    if name == "nodes/-" {
+        return Ok(());
+    }
+    // The stricter of the node's own directive and the fleet's holds.
+    let node = client.fleet.get_node(v1::GetNodeRequest { name }).await?.into_inner();
+    match node.directive() {
+        v1::Directive::Paused => print::line("it stays paused: the whole fleet is (weirctl resume --all)"),
+        v1::Directive::Released => print::line("it stays released: the whole fleet is (weirctl resume --all)"),
+        v1::Directive::Active | v1::Directive::Unspecified => Ok(()),
+    }
 }
 
 /// Puts everything back; with `--wait`, returns when nothing is held any more.

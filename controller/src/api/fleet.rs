@@ -211,6 +211,7 @@ impl<S: Store> FleetService for FleetApi<S> {
         self.known(&node)?;
         if let Some(name) = parse_optional_intent(&intent)? {
             caller.check_view(&name.project)?;
+            self.hub.intent(&name).ok_or_else(|| errors::not_found(&intent))?;
         }
         let question = v1::query::Question::Explain(v1::ExplainQuery { intent, cgroup_path });
         let reply = match self.hub.ask(&node, features::QUERY_EXPLAIN, question).await {
