@@ -26,41 +26,47 @@ pub enum Command {
     Release,
 }
 
-/// Options.
+/// Options, before or after the command.
 #[derive(Args, Debug)]
 pub struct Options {
     /// Addresses of controllers, separated by commas.
-    #[arg(long, env = "WEIR_CONTROLLER", default_value = "http://127.0.0.1:7420", value_delimiter = ',')]
+    #[arg(
+        global = true,
+        long,
+        env = "WEIR_CONTROLLER",
+        default_value = "http://127.0.0.1:7420",
+        value_delimiter = ','
+    )]
     pub controller: Vec<String>,
     /// TLS, for addresses with https.
     #[command(flatten)]
     pub tls: Tls,
     /// Name of this node [default: the host's name].
-    #[arg(long, env = "WEIR_NODE")]
+    #[arg(global = true, long, env = "WEIR_NODE")]
     pub node: Option<String>,
     /// Where the plan and the journal are kept.
-    #[arg(long, env = "WEIR_STATE_DIR", default_value = "/var/lib/weir-agent")]
+    #[arg(global = true, long, env = "WEIR_STATE_DIR", default_value = "/var/lib/weir-agent")]
     pub state_dir: PathBuf,
     /// A label of this node, KEY=VALUE; may be repeated.
-    #[arg(long = "label", value_parser = label)]
+    #[arg(global = true, long = "label", value_parser = label)]
     pub labels: Vec<(String, String)>,
     /// Root of the cgroup hierarchy with the throttle files [default: found].
-    #[arg(long)]
+    #[arg(global = true, long)]
     pub cgroup_root: Option<PathBuf>,
     /// Time between looks at the node, milliseconds.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    #[arg(global = true, long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub period_ms: u64,
     /// Lowest byte rate that is written, bytes per second.
-    #[arg(long, default_value_t = units::DEFAULT_FLOOR_BYTES_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(global = true, long, default_value_t = units::DEFAULT_FLOOR_BYTES_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..))]
     pub floor_bytes_per_second: u64,
     /// Lowest operation rate that is written, operations per second.
-    #[arg(long, default_value_t = units::DEFAULT_FLOOR_OPERATIONS_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
+    #[arg(global = true, long, default_value_t = units::DEFAULT_FLOOR_OPERATIONS_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pub floor_operations_per_second: u64,
     /// Simulated nodes instead of this one.
     #[command(flatten)]
     pub simulate: SimulateOptions,
     /// How log lines look: text or json.
-    #[arg(long, default_value = "text")]
+    #[arg(global = true, long, default_value = "text")]
     pub log_format: LogFormat,
 }
 
@@ -136,6 +142,8 @@ mod tests {
         let cli = Cli::parse_from(["weir-agent", "--state-dir", "/x", "--label", "a=b=c", "release"]);
         assert_eq!(cli.command, Some(Command::Release));
         assert_eq!(cli.options.labels, [("a".to_owned(), "b=c".to_owned())]);
+        let cli = Cli::parse_from(["weir-agent", "release", "--state-dir", "/y"]);
+        assert_eq!((cli.command, cli.options.state_dir), (Some(Command::Release), "/y".into()));
         assert!(Cli::try_parse_from(["weir-agent", "--floor-bytes-per-second", "0"]).is_err());
         for (name, good) in [("node-1.example", true), ("", false), ("-a", false), ("A", false), ("a/b", false)] {
             assert_eq!(is_node_name(name), good, "{name}");

@@ -4,7 +4,7 @@
     reason = "the line of readiness, and the table of a release, are for whoever started it"
 )]
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser as _;
@@ -13,7 +13,7 @@ use weir_agent::{
     config::{Cli, Command, Options, is_node_name},
     enforce::{Enforcer, report::Report},
     kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
-    ledger::Ledger,
+    ledger::{Ledger, OpenError, Quarantine},
     link::{self, Identity, Link, STALL_MARGIN, state::LinkState},
     measure::Meter,
     reconcile::{self, NodeFacts, Reconciler},
@@ -50,11 +50,14 @@ fn main() -> ExitCode {
 struct Opened {
     kernel: Arc<dyn Kernel>,
     ledger: Ledger,
-    quarantined: Vec<weir_agent::ledger::Quarantine>,
+    quarantined: Vec<Quarantine>,
     boot_id: String,
 }
 
-fn open(options: &Options) -> anyhow::Result<Opened> {
+/// Opens or makes a ledger: `Ledger::open` or `Ledger::open_present`.
+type OpenLedger = fn(&Path, &str) -> Result<(Ledger, Vec<Quarantine>), OpenError>;
+
+fn open(options: &Options, open_ledger: OpenLedger) -> anyhow::Result<Opened> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "weir-agent must run as root: the throttle files can be written by nobody else"
@@ -64,7 +67,7 @@ fn open(options: &Options) -> anyhow::Result<Opened> {
     let kernel = RealKernel::open(hierarchy).with_context(|| format!("open {}", root.display()))?;
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read the boot id")?;
     let boot_id = boot_id.trim().to_owned();
-    let (ledger, quarantined) = Ledger::open(&options.state_dir, &boot_id)?;
+    let (ledger, quarantined) = open_ledger(&options.state_dir, &boot_id)?;
     for set_aside in &quarantined {
         tracing::error!(cause = set_aside.cause, kept_as = %set_aside.kept_as.display(), "a damaged file is set aside");
     }
@@ -72,20 +75,21 @@ fn open(options: &Options) -> anyhow::Result<Opened> {
 }
 
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
-    let Opened { kernel, ledger, .. } = open(options)?;
+    let Opened { kernel, ledger, .. } = open(options, Ledger::open_present)?;
     let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
         println!("{mark} {}: {}", setting.key, setting.outcome);
     }
     let failed = released.iter().filter(|setting| !setting.done).count();
-    println!("{} settings given up, {failed} failed", released.len() - failed);
+    let given_up = released.len() - failed;
+    println!("{given_up} {} given up, {failed} failed", if given_up == 1 { "setting" } else { "settings" });
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[tokio::main]
 async fn run(options: Options) -> anyhow::Result<()> {
-    let Opened { kernel, ledger, quarantined, boot_id } = open(&options)?;
+    let Opened { kernel, ledger, quarantined, boot_id } = open(&options, Ledger::open)?;
     let period = options.period();
     let Options {
         controller,

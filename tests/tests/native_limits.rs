@@ -199,7 +199,7 @@ async fn limits_stay_without_a_controller_until_they_are_released() {
     rig.kernel_holds("a", Some(5 * MIB)).await;
 
     let release = |dir: &std::path::Path| {
-        Command::new(binary("weir-agent")).arg("--state-dir").arg(dir.join("agent")).arg("release").output().unwrap()
+        Command::new(binary("weir-agent")).arg("release").arg("--state-dir").arg(dir.join("agent")).output().unwrap()
     };
     let refused = release(&rig.dir());
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -207,6 +207,9 @@ async fn limits_stay_without_a_controller_until_they_are_released() {
     assert!(text.contains(&rig.agent.as_ref().unwrap().pid().to_string()), "it names who holds the lock: {text}");
 
     rig.agent.take().unwrap().stop();
+    let wrong = rig.dir().join("wrong");
+    let nothing = release(&wrong);
+    assert!(!nothing.status.success() && !wrong.exists(), "a release makes no state of its own");
     let released = release(&rig.dir());
     assert!(released.status.success(), "{}", String::from_utf8_lossy(&released.stderr));
     assert_eq!(rig.kernel_rbps("a"), Some(40 * MIB));

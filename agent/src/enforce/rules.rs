@@ -134,7 +134,7 @@ fn rule_report(
             (RuleState::Failed, not_applied("UnsupportedByAgent", "this agent does not know all of it"))
         }
         Directive::Active if wrong > 0 => {
-            let message = format!("{wrong} of {} settings do not hold what is intended", decided.len());
+            let message = format!("{wrong} of {} do not hold what is intended", counted(decided.len()));
             (RuleState::Failed, not_applied("SettingsFailed", message))
         }
         Directive::Active if own.is_empty() => {
@@ -146,11 +146,7 @@ fn rule_report(
         ),
         Directive::Active => (
             RuleState::Applied,
-            Finding::holds(
-                ConditionType::Applied,
-                "AllSettingsHold",
-                format!("{} settings hold what is intended", decided.len()),
-            ),
+            Finding::holds(ConditionType::Applied, "AllSettingsHold", all_hold(decided.len(), own.len())),
         ),
     };
     if state == RuleState::Suspended {
@@ -166,6 +162,21 @@ fn rule_report(
         state,
         conditions,
         settings: own,
+    }
+}
+
+/// `1 setting`, `2 settings`.
+fn counted(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "setting" } else { "settings" })
+}
+
+/// What holds of the settings that a rule takes part in: `decided` are those that it won, `own` are all.
+fn all_hold(decided: usize, own: usize) -> String {
+    let hold = if decided == 1 { "holds" } else { "hold" };
+    match (decided, own.saturating_sub(decided)) {
+        (0, _) => "nothing is left to hold: other intents decide every setting of this one".to_owned(),
+        (_, 0) => format!("{} {hold} what is intended", counted(decided)),
+        (_, others) => format!("{} {hold} what is intended; {others} more decided by other intents", counted(decided)),
     }
 }
 
@@ -231,4 +242,20 @@ fn node_conditions(enforcer: &Enforcer, plan: &Plan, input: &Input<'_>) -> Vec<C
         Finding::holds(ConditionType::ForeignValueKept, "ChangedByOthers", message)
     }));
     timed(one_of_each(findings), 0, &enforcer.last.node, input.wall)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_is_told_as_it_is() {
+        for (decided, own, text) in [
+            (0, 2, "nothing is left to hold: other intents decide every setting of this one"),
+            (1, 1, "1 setting holds what is intended"),
+            (2, 3, "2 settings hold what is intended; 1 more decided by other intents"),
+        ] {
+            assert_eq!(all_hold(decided, own), text);
+        }
+    }
 }

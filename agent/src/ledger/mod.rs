@@ -76,6 +76,12 @@ pub struct Quarantine {
 /// The ledger cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// No agent has kept state in this directory.
+    #[error("{path} holds no state of an agent; say with --state-dir where the agent keeps it")]
+    NoState {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Another agent, or a release, has it.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -169,6 +175,18 @@ impl Ledger {
         let (journal, damage) = journal::Journal::open(&dir.join("journal"), boot_id)?;
         quarantined.extend(damage);
         Ok((Ledger { dir: dir.to_owned(), node_uid, plan, journal, _lock: lock }, quarantined))
+    }
+
+    /// As `open`, for a ledger that an agent has begun: where there is none, none is made.
+    ///
+    /// # Errors
+    /// Why it cannot be used; then nothing was changed.
+    pub fn open_present(dir: &Path, boot_id: &str) -> Result<(Ledger, Vec<Quarantine>), OpenError> {
+        // Any of them: a ledger that lost a file is one still.
+        if !["node-uid", "plan", "journal"].iter().any(|name| dir.join(name).exists()) {
+            return Err(OpenError::NoState { path: dir.to_owned() });
+        }
+        Ledger::open(dir, boot_id)
     }
 
     /// Identity of this ledger, and so of the node's agent.

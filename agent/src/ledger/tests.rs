@@ -178,3 +178,20 @@ proptest! {
         prop_assert!(ledger.owned().is_empty());
     }
 }
+
+#[test]
+fn a_release_in_the_wrong_directory_says_so_and_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let wrong = dir.path().join("wrong");
+    let error = Ledger::open_present(&wrong, BOOT).unwrap_err();
+    assert!(error.to_string().contains("holds no state of an agent"), "{error}");
+    assert!(!wrong.exists());
+    // A directory that is there, with somebody else's files, is no ledger either.
+    std::fs::write(dir.path().join("notes"), "").unwrap();
+    assert!(matches!(Ledger::open_present(dir.path(), BOOT), Err(OpenError::NoState { .. })));
+    assert!(!dir.path().join("lock").exists());
+    drop(open(&wrong));
+    // Without its identity it still has a journal.
+    std::fs::remove_file(wrong.join("node-uid")).unwrap();
+    assert!(Ledger::open_present(&wrong, BOOT).is_ok());
+}
