@@ -1,5 +1,4 @@
 //! The agent's link over mutual TLS, against a controller's binary: let in as its own node, and as no other.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{path::PathBuf, process::Command, sync::Arc, time::Duration};
 

@@ -1,5 +1,4 @@
 //! Getting into an etcd: users, permissions, TLS; and what is said where that fails.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 #![cfg(feature = "etcd")]
 
 use std::{

@@ -1,5 +1,4 @@
 //! `weirctl certs init`, and what it makes in use: a controller and weirctl by their binaries, over TLS.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{
     os::unix::fs::PermissionsExt as _,

@@ -1,7 +1,6 @@
 //! Who may have a session, what a reconnect costs, and what survives a restart of the controller.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
-mod common;
+use crate::common;
 
 use common::{Agent, Controller, Pushed, create, eventually, intent, update};
 use std::time::Duration;

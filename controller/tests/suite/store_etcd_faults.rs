@@ -1,5 +1,4 @@
 //! What the store on etcd does when etcd is away, hangs, is full, refuses or has forgotten.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 #![cfg(feature = "etcd")]
 
 use std::{

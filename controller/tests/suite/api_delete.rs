@@ -1,7 +1,6 @@
 //! Deletion: listed until no node can hold the intent, then gone.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
-mod common;
+use crate::common;
 
 use common::{Agent, Controller, create, eventually, intent, update};
 use tonic::{Code, transport::Channel};

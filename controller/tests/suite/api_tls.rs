@@ -1,7 +1,6 @@
 //! TLS on the wire: rotation under open streams, agents that speak for another node, and peers that do not speak properly.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
-mod common;
+use crate::common;
 
 use std::{
     path::{Path, PathBuf},

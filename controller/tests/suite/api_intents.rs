@@ -1,7 +1,6 @@
 //! IntentService as a client sees it: violations, conflicts, masks, pages, watches.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
-mod common;
+use crate::common;
 
 use common::{Controller, create, intent, update};
 use tonic::{Code, transport::Channel};

@@ -1,7 +1,6 @@
 //! The binary itself: its first line, its end, and what it refuses.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
-mod common;
+use crate::common;
 
 use std::{
     io::{BufRead, BufReader, Read},

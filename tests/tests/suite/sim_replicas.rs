@@ -1,10 +1,4 @@
 //! Several controllers on one etcd, each with agents of its own: any of them answers for all.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and speaks to a person"
-)]
 
 use std::{
     path::{Path, PathBuf},

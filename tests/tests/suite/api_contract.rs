@@ -1,10 +1,4 @@
 //! The contract, black box: a real controller, asked as any client would.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and speaks to a person"
-)]
 
 use std::{collections::BTreeSet, path::Path, process::Command, time::Duration};
 

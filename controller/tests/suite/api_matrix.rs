@@ -1,12 +1,6 @@
 //! Who may call what: every method that is served, called by every kind of caller over real TLS. `--nocapture` prints the matrix.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and speaks to a person"
-)]
 
-mod common;
+use crate::common;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 

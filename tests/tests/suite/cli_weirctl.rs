@@ -1,10 +1,4 @@
 //! weirctl as scripts use it, against a real controller: what it prints, and its exit codes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and speaks to a person"
-)]
 
 use std::{
     io::Write as _,

@@ -1,5 +1,4 @@
 //! The store on a real etcd: the suite that every backend passes, beside a neighbour who raises etcd's revision.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 #![cfg(feature = "etcd")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,4 @@
 //! Says loudly where the tests of the store on etcd are left out: `store_etcd*` and `leader_etcd` are empty then.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
 use weir_tests::require;
 

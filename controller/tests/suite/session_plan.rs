@@ -1,7 +1,6 @@
 //! From an intent to an agent and back: push, acknowledge, status, directives, questions.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 
-mod common;
+use crate::common;
 
 use common::{Agent, Controller, Pushed, create, eventually, intent, update};
 use weir_proto::v1::{self, session_request, session_response};

@@ -1,10 +1,4 @@
 //! A fleet of modelled nodes against real controllers: what a restart, a vanished controller and an aged session cost.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and speaks to a person"
-)]
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 

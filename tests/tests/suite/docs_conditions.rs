@@ -1,5 +1,4 @@
 //! docs/conditions.md names every condition type, and every reason that stands in the code.
-#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::{
     collections::BTreeSet,

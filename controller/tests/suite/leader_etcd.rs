@@ -1,5 +1,4 @@
 //! Leadership on a real etcd: one at a time, known to be over in time, and fenced.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests panic as tests do")]
 #![cfg(feature = "etcd")]
 
 use std::{
