@@ -88,7 +88,7 @@ async fn a_vanished_controller_is_left_for_another() {
 
     // It takes connections still, and says nothing.
     first.signal(Signal::STOP);
-    let other = format!("http://{second_address}/");
+    let other = format!("http://{second_address}");
     let began = std::time::Instant::now();
     loop {
         let nodes = simulation.nodes().unwrap();
