@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     tonic_prost_build::configure()
         .extern_path(".google.protobuf.FieldMask", "crate::FieldMask")
+        .extern_path(".google.protobuf.Timestamp", "crate::Timestamp")
         .extern_path(".google.protobuf", "::pbjson_types")
         .compile_well_known_types(true)
         .btree_map(".")
@@ -38,6 +39,7 @@ fn json_form(out: &Path, descriptors: &[u8]) -> Result<(), Box<dyn std::error::E
     pbjson_build::Builder::new()
         .register_descriptors(descriptors)?
         .extern_path(".google.protobuf.FieldMask", "crate::FieldMask")
+        .extern_path(".google.protobuf.Timestamp", "crate::Timestamp")
         .extern_path(".google.protobuf", "::pbjson_types")
         .btree_map([".weir.v1"])
         .out_dir(out)

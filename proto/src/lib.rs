@@ -5,9 +5,11 @@
 //! works on its own validated types.
 
 mod field_mask;
+mod timestamp;
 
 pub use field_mask::FieldMask;
-pub use pbjson_types::{Duration, Timestamp};
+pub use pbjson_types::Duration;
+pub use timestamp::Timestamp;
 
 /// Version of the agent stream's contract, told in both Hellos.
 pub const CONTRACT_VERSION: i32 = 1;

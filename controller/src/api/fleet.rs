@@ -198,7 +198,11 @@ impl<S: Store> FleetService for FleetApi<S> {
         let v1::ExplainRequest { node, intent, cgroup_path } = request.into_inner();
         let node = parse_node("node", &node)?;
         self.known(&node)?;
-        parse_optional_intent(&intent)?;
+        if let Some(name) = parse_optional_intent(&intent)?
+            && self.hub.intent(&name).is_none()
+        {
+            return Err(errors::not_found(&intent));
+        }
         let question = v1::query::Question::Explain(v1::ExplainQuery { intent, cgroup_path });
         let reply = match self.hub.ask(&node, features::QUERY_EXPLAIN, question).await {
             Ok(v1::reply::Answer::Explain(reply)) => reply,
