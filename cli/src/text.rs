@@ -60,9 +60,26 @@ pub fn reason(reason: v1::ShortfallReason) -> &'static str {
     }
 }
 
+/// The directive by which a node does not enforce: `paused`, `released`; `None` where it does.
+pub fn suspending(directive: v1::Directive) -> Option<&'static str> {
+    match directive {
+        v1::Directive::Unspecified | v1::Directive::Active => None,
+        v1::Directive::Paused => Some("paused"),
+        v1::Directive::Released => Some("released"),
+    }
+}
+
 /// An enum value without its prefix, in small letters.
 pub fn word(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_ascii_lowercase()
+}
+
+/// `reported 3s ago`, or that nothing was.
+pub fn reported(since: Option<weir_proto::Duration>) -> String {
+    match since {
+        Some(_) => format!("reported {} ago", age(since)),
+        None => "not reported yet".to_owned(),
+    }
 }
 
 /// `3s`, `2m`, `5h`, `4d`; `-` where there is none.

@@ -66,12 +66,17 @@ impl<const N: usize> Ring<N> {
     /// The window of about `wanted` that ends at the latest sample: as long as the samples allow where they are fewer.
     /// `None` before the second sample.
     pub fn window(&self, wanted: Duration) -> Option<Window<N>> {
+        self.window_since(0, wanted)
+    }
+
+    /// As `window`, of samples alone that were taken at `since_ns` of the sampler's monotonic clock or later.
+    pub fn window_since(&self, since_ns: u64, wanted: Duration) -> Option<Window<N>> {
         let last = self.samples.back()?;
         let start_ns = last.at_ns.saturating_sub(u64::try_from(wanted.as_nanos()).unwrap_or(u64::MAX));
         let first = self
             .samples
             .iter()
-            .filter(|sample| sample.at_ns < last.at_ns)
+            .filter(|sample| sample.at_ns < last.at_ns && sample.at_ns >= since_ns)
             .min_by_key(|sample| sample.at_ns.abs_diff(start_ns))?;
         let mut deltas = [0; N];
         for (delta, (new, old)) in deltas.iter_mut().zip(last.values.iter().zip(&first.values)) {
@@ -106,6 +111,8 @@ mod tests {
         assert_eq!(ring.window(Duration::from_secs(10)), None);
         ring.push(sample(4, 0, 60));
         assert_eq!(ring.window(Duration::from_secs(10)).unwrap().deltas, [10]);
+        assert_eq!(ring.window_since(3_000_000_000, Duration::from_secs(10)).unwrap().deltas, [10]);
+        assert_eq!(ring.window_since(3_000_000_001, Duration::from_secs(10)), None);
         ring.push(sample(5, 7, 99));
         assert_eq!(ring.window(Duration::from_secs(10)), None);
     }

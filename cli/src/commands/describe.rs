@@ -34,11 +34,11 @@ pub async fn intent(client: &mut Client, name: &str, project: &str, output: Outp
     let statuses = client.statuses(&intent.name, "").await?;
     for status in &statuses {
         print::line(&format!(
-            "\n{}: {}, generation {}, reported {} ago{}",
+            "\n{}: {}, generation {}, {}{}",
             status.node,
             text::word(status.state().as_str_name(), "RULE_STATE_"),
             status.observed_generation,
-            text::age(status.age),
+            text::reported(status.age),
             if status.stale { ", out of contact" } else { "" },
         ))?;
         for condition in &status.conditions {

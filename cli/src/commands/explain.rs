@@ -23,6 +23,10 @@ pub async fn run(client: &mut Client, options: Explain, project: &str, output: O
     if print::structured(&answer, output)? {
         return Ok(());
     }
+    let node = client.fleet.get_node(v1::GetNodeRequest { name: names::node(&options.node) }).await?.into_inner();
+    if let Some(told) = text::suspending(node.directive()) {
+        print::line(&format!("{} is {told}: nothing is enforced there until it is resumed", options.node))?;
+    }
     if answer.settings.is_empty() && answer.without_setting.is_empty() {
         return print::line("no intent wants anything there");
     }

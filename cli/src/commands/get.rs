@@ -4,8 +4,8 @@ use weir_proto::v1;
 
 use crate::{args::Output, client::Client, failure::Failure, names, print, text};
 
-const INTENT_HEAD: [&str; 9] =
-    ["INTENT", "MODE", "STATE", "GENERATION", "MATCHED", "APPLIED", "FAILED", "PENDING", "STALE"];
+const INTENT_HEAD: [&str; 11] =
+    ["INTENT", "MODE", "STATE", "GENERATION", "MATCHED", "APPLIED", "FAILED", "IDLE", "PAUSED", "PENDING", "STALE"];
 
 /// All intents of a project.
 ///
@@ -36,6 +36,8 @@ fn row(intent: &v1::Intent, project: &str) -> Vec<String> {
         status.nodes_matched.to_string(),
         status.nodes_applied.to_string(),
         status.nodes_failed.to_string(),
+        status.nodes_no_match.to_string(),
+        status.nodes_suspended.to_string(),
         status.nodes_pending.to_string(),
         status.nodes_stale.to_string(),
     ]

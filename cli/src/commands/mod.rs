@@ -10,6 +10,8 @@ mod nodes;
 mod wait;
 mod watch;
 
+use std::collections::BTreeMap;
+
 use clap::CommandFactory as _;
 
 use crate::{
@@ -31,7 +33,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "weirctl", &mut script);
             return print::line(String::from_utf8_lossy(&script).trim_end());
         }
-        Command::Version => return print::line(&format!("weirctl {}", env!("CARGO_PKG_VERSION"))),
+        Command::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            if print::structured(&BTreeMap::from([("version", version)]), output)? {
+                return Ok(());
+            }
+            return print::line(&format!("weirctl {version}"));
+        }
         Command::Certs { what: Certs::Init(options) } => return certs::init(&options),
         // Manifests are checked before anybody is asked.
         Command::Apply(apply) => {
@@ -66,10 +74,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Explain(explain) => explain::run(&mut client, explain, &project, output).await,
         Command::Watch(watch) => watch::run(&mut client, watch, &project, output).await,
-        Command::Pause(target) => nodes::pause(&mut client, &target).await,
-        Command::Resume(target) => nodes::resume(&mut client, &target).await,
-        Command::Release(release) => nodes::release(&mut client, &release).await,
-        Command::Forget { node } => nodes::forget(&mut client, &node).await,
+        Command::Pause(target) => nodes::pause(&mut client, &target, output).await,
+        Command::Resume(target) => nodes::resume(&mut client, &target, output).await,
+        Command::Release(release) => nodes::release(&mut client, &release, output).await,
+        Command::Forget { node } => nodes::forget(&mut client, &node, output).await,
         Command::Apply(_)
         | Command::Delete(_)
         | Command::Certs { .. }

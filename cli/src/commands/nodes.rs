@@ -1,13 +1,14 @@
 //! pause, resume, release, forget: the emergency brake.
 
+use serde::Serialize;
 use tokio::time::Instant;
 use weir_proto::v1;
 
 use crate::{
-    args::{Release, Target},
+    args::{Output, Release, Target},
     client::Client,
     failure::Failure,
-    names, print,
+    names, print, text,
 };
 
 fn name(target: &Target) -> String {
@@ -18,44 +19,50 @@ fn called(name: &str) -> &str {
     if name == "nodes/-" { "the whole fleet" } else { names::short(name, "") }
 }
 
+/// For people a sentence, for programs the response.
+fn answered<T: Serialize>(response: &T, output: Output, sentence: &str) -> Result<(), Failure> {
+    if print::structured(response, output)? { Ok(()) } else { print::line(sentence) }
+}
+
 /// Stops changes.
 ///
 /// # Errors
 /// The controller's.
-pub async fn pause(client: &mut Client, target: &Target) -> Result<(), Failure> {
+pub async fn pause(client: &mut Client, target: &Target, output: Output) -> Result<(), Failure> {
     let name = name(target);
-    client.fleet.pause_node(v1::PauseNodeRequest { name: name.clone() }).await?;
-    print::line(&format!("paused {}: nothing is changed until it is resumed", called(&name)))
+    let response = client.fleet.pause_node(v1::PauseNodeRequest { name: name.clone() }).await?.into_inner();
+    answered(&response, output, &format!("paused {}: nothing is changed until it is resumed", called(&name)))
 }
 
 /// Undoes a pause or release.
 ///
 /// # Errors
 /// The controller's.
-pub async fn resume(client: &mut Client, target: &Target) -> Result<(), Failure> {
+pub async fn resume(client: &mut Client, target: &Target, output: Output) -> Result<(), Failure> {
     let name = name(target);
-    client.fleet.resume_node(v1::ResumeNodeRequest { name: name.clone() }).await?;
-    print::line(&format!("resumed {}", called(&name)))?;
-    if name == "nodes/-" {
-        return Ok(());
+    let response = client.fleet.resume_node(v1::ResumeNodeRequest { name: name.clone() }).await?.into_inner();
+    answered(&response, output, &format!("resumed {}", called(&name)))?;
+    if target.node.is_some() {
+        let node = client.fleet.get_node(v1::GetNodeRequest { name: name.clone() }).await?.into_inner();
+        if let Some(told) = text::suspending(node.directive()) {
+            print::remark(&format!(
+                "{} stays {told}: the whole fleet is told so; undo that with weirctl resume --all",
+                called(&name)
+            ));
+        }
     }
-    // The stricter of the node's own directive and the fleet's holds.
-    let node = client.fleet.get_node(v1::GetNodeRequest { name }).await?.into_inner();
-    match node.directive() {
-        v1::Directive::Paused => print::line("it stays paused: the whole fleet is (weirctl resume --all)"),
-        v1::Directive::Released => print::line("it stays released: the whole fleet is (weirctl resume --all)"),
-        v1::Directive::Active | v1::Directive::Unspecified => Ok(()),
-    }
+    Ok(())
 }
 
 /// Puts everything back; with `--wait`, returns when nothing is held any more.
 ///
 /// # Errors
 /// The controller's, or the time is up.
-pub async fn release(client: &mut Client, options: &Release) -> Result<(), Failure> {
+pub async fn release(client: &mut Client, options: &Release, output: Output) -> Result<(), Failure> {
     let name = name(&options.target);
-    client.fleet.release_node(v1::ReleaseNodeRequest { name: name.clone() }).await?;
-    print::line(&format!("released {}: everything is put back, and stays so until it is resumed", called(&name)))?;
+    let response = client.fleet.release_node(v1::ReleaseNodeRequest { name: name.clone() }).await?.into_inner();
+    let sentence = format!("released {}: everything is put back, and stays so until it is resumed", called(&name));
+    answered(&response, output, &sentence)?;
     if !options.wait.wait {
         return Ok(());
     }
@@ -76,7 +83,7 @@ pub async fn release(client: &mut Client, options: &Release) -> Result<(), Failu
         };
         let holding: Vec<&v1::Node> = nodes.iter().filter(|node| !is_released(node)).collect();
         if holding.is_empty() {
-            return print::line("nothing is held any more");
+            return if output == Output::Table { print::line("nothing is held any more") } else { Ok(()) };
         }
         if Instant::now() >= deadline {
             let told: Vec<String> = holding
@@ -100,8 +107,8 @@ fn is_released(node: &v1::Node) -> bool {
 ///
 /// # Errors
 /// The controller's; FAILED_PRECONDITION while it is connected.
-pub async fn forget(client: &mut Client, node: &str) -> Result<(), Failure> {
+pub async fn forget(client: &mut Client, node: &str, output: Output) -> Result<(), Failure> {
     let name = names::node(node);
-    client.fleet.forget_node(v1::ForgetNodeRequest { name: name.clone() }).await?;
-    print::line(&format!("forgot {}", called(&name)))
+    let response = client.fleet.forget_node(v1::ForgetNodeRequest { name: name.clone() }).await?.into_inner();
+    answered(&response, output, &format!("forgot {}", called(&name)))
 }

@@ -75,7 +75,7 @@ pub fn table(statuses: &[v1::IntentNodeStatus], project: &str) -> String {
         let intent = names::short(&status.intent, project);
         let node = names::short(&status.node, "");
         for setting in &status.settings {
-            rows.push(row(intent, node, status.stale, setting));
+            rows.push(row(intent, node, status, setting));
         }
         if status.settings.is_empty() {
             let state = text::word(status.state().as_str_name(), "RULE_STATE_");
@@ -93,28 +93,44 @@ pub fn table(statuses: &[v1::IntentNodeStatus], project: &str) -> String {
     print::table(&HEAD, rows)
 }
 
-fn row(intent: &str, node: &str, stale: bool, setting: &v1::SettingStatus) -> Vec<String> {
+/// How far achieved lies from intended; `None` where that is no error of the limit: the workload asks for less, something
+/// else holds it back, or no limit is in force.
+fn error(setting: &v1::SettingStatus, achieved: &v1::Achieved) -> Option<String> {
+    let limit = text::finite(setting.intended.as_ref())? as f64;
+    text::finite(setting.effective.as_ref())?;
+    if achieved.reason() != v1::ShortfallReason::OwnLimit && achieved.per_second <= limit {
+        return None;
+    }
+    // Rounded first, and + 0.0: no "-0.0 %" beside a "+0.0 %" that says the same.
+    let percent = (achieved.per_second / limit - 1.0) * 100.0;
+    Some(format!("{:+.1} %", (percent * 10.0).round() / 10.0 + 0.0))
+}
+
+/// What the node is told that keeps it from enforcing: `paused`, `released`; `None` where it enforces.
+fn suspended(status: &v1::IntentNodeStatus) -> Option<String> {
+    if status.state() != v1::RuleState::Suspended {
+        return None;
+    }
+    let condition = status.conditions.iter().find(|condition| condition.r#type == "Suspended");
+    Some(condition.map_or_else(|| "suspended".to_owned(), |condition| condition.reason.to_ascii_lowercase()))
+}
+
+fn row(intent: &str, node: &str, status: &v1::IntentNodeStatus, setting: &v1::SettingStatus) -> Vec<String> {
     let key = setting.key();
     let (achieved, error, why) = match &setting.achieved {
         Some(achieved) => {
-            let error = match text::finite(setting.intended.as_ref()) {
-                Some(limit) => {
-                    // Rounded first, and + 0.0: no "-0.0 %" beside a "+0.0 %" that says the same.
-                    let percent = (achieved.per_second / limit as f64 - 1.0) * 100.0;
-                    format!("{:+.1} %", (percent * 10.0).round() / 10.0 + 0.0)
-                }
-                None => "-".to_owned(),
-            };
             let unlimited = text::finite(setting.effective.as_ref()).is_none();
             let why = match achieved.reason() {
                 v1::ShortfallReason::Demand if unlimited => "no limit",
                 reason => text::reason(reason),
             };
+            let error = error(setting, achieved).unwrap_or_else(|| "-".to_owned());
             (text::rate(achieved.per_second, key), error, why.to_owned())
         }
         None => ("-".to_owned(), "-".to_owned(), setting.achieved_unknown.clone()),
     };
-    let why = if stale { format!("out of contact; last known: {why}") } else { why };
+    let why = suspended(status).map_or(why.clone(), |told| format!("{told}; {why}"));
+    let why = if status.stale { format!("out of contact; last known: {why}") } else { why };
     vec![
         intent.to_owned(),
         node.to_owned(),
@@ -127,4 +143,27 @@ fn row(intent: &str, node: &str, stale: bool, setting: &v1::SettingStatus) -> Ve
         error,
         why,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_only_where_the_limit_is_at_work() {
+        use v1::ShortfallReason::{Demand, NotStarted, OwnLimit, Saturated, Unknown};
+        let limit = |value| Some(v1::LimitValue { value: Some(value) });
+        let finite = || limit(v1::limit_value::Value::Finite(1000));
+        let of = |effective, per_second, reason: v1::ShortfallReason| {
+            let setting = v1::SettingStatus { intended: finite(), effective, ..Default::default() };
+            error(&setting, &v1::Achieved { per_second, reason: reason.into(), ..Default::default() })
+        };
+        assert_eq!(of(finite(), 990.0, OwnLimit).as_deref(), Some("-1.0 %"));
+        assert_eq!(of(finite(), 999.99, OwnLimit).as_deref(), Some("+0.0 %"));
+        assert_eq!(of(finite(), 1500.0, Unknown).as_deref(), Some("+50.0 %"));
+        for reason in [Demand, NotStarted, Unknown, Saturated] {
+            assert_eq!(of(finite(), 0.0, reason), None, "{reason:?}");
+        }
+        assert_eq!(of(limit(v1::limit_value::Value::Unlimited(true)), 9000.0, Demand), None);
+    }
 }

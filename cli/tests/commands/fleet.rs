@@ -139,10 +139,24 @@ fn the_brake() {
     let error = server.run(&["release", "--all", "--wait", "--timeout", "300ms"]).failed(8);
     assert!(error.contains("n2 holds 4") && !error.contains("n1"), "{error}");
     assert!(server.run(&["nodes"]).good().starts_with("the whole fleet is released"));
+    // What the fleet is told holds for a node that is resumed by itself.
+    let resumed = server.run(&["resume", "n1"]);
+    assert!(resumed.stderr.contains("n1 stays released") && resumed.stderr.contains("resume --all"), "{resumed:?}");
+    assert!(server.run(&["explain", "n1"]).good().starts_with("n1 is released: nothing is enforced there"));
     server.run(&["resume", "--all"]).good();
+    let json = server.run(&["pause", "n2", "-o", "json"]).good();
+    assert!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["revision"].is_string(), "{json}");
     assert_eq!(
         server.state().writes,
-        ["pause nodes/n1", "resume nodes/n1", "release nodes/n1", "release nodes/-", "resume nodes/-"]
+        [
+            "pause nodes/n1",
+            "resume nodes/n1",
+            "release nodes/n1",
+            "release nodes/-",
+            "resume nodes/n1",
+            "resume nodes/-",
+            "pause nodes/n2"
+        ]
     );
     assert!(server.run(&["forget", "n1"]).failed(5).contains("FAILED_PRECONDITION"));
     server.run(&["forget", "n2"]).good();
@@ -178,6 +192,16 @@ fn watching() {
         row(&text, "backup").join(" "),
         "backup n1 /backup nvme0n1 rbps 10 MiB/s 10 MiB/s 9.90 MiB/s -1.0 % at its limit"
     );
+    {
+        let mut state = server.state();
+        let status = &mut state.statuses[0];
+        status.set_state(v1::RuleState::Suspended);
+        let condition =
+            v1::Condition { r#type: "Suspended".to_owned(), reason: "Paused".to_owned(), ..Default::default() };
+        status.conditions = vec![condition];
+    }
+    let text = server.run(&["watch", "--for", "0s"]).good();
+    assert!(row(&text, "backup").join(" ").ends_with("-1.0 % paused; at its limit"), "{text}");
     // One line of JSON a look.
     let json = server.run(&["watch", "--for", "0s", "-o", "json", "--node", "n1"]).good();
     assert_eq!(json.lines().count(), 1);

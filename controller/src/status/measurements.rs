@@ -8,7 +8,7 @@ use std::{
 use weir_common::{
     counters::{Ring, Sample},
     device::DeviceId,
-    units::LimitKey,
+    units::{LimitKey, LimitValue},
 };
 
 use crate::model::{Achieved, CounterSource, Measurement, ShortfallReason};
@@ -31,10 +31,18 @@ struct Series {
     taken: Instant,
 }
 
+/// The limit that is in force for a key, and since when this process knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InForce {
+    limit: Option<LimitValue>,
+    since: Instant,
+}
+
 /// The measurements of one node.
 #[derive(Debug, Default)]
 pub(super) struct Measurements {
     series: HashMap<(u64, DeviceId), Series>,
+    in_force: HashMap<(u64, DeviceId, LimitKey), InForce>,
 }
 
 fn reason_index(key: LimitKey, reason: ShortfallReason) -> usize {
@@ -85,7 +93,22 @@ impl Measurements {
         }
     }
 
-    /// What a cgroup got on a device over the last window.
+    /// The limits that a report of `now` shows in force, in place of those before: where one changed, its windows begin
+    /// anew, since what was got under another limit says nothing about this one.
+    pub(super) fn limits(
+        &mut self,
+        reported: impl IntoIterator<Item = (u64, DeviceId, LimitKey, Option<LimitValue>)>,
+        now: Instant,
+    ) {
+        let before = std::mem::take(&mut self.in_force);
+        for (cgroup_id, device, key, limit) in reported {
+            let known = before.get(&(cgroup_id, device, key)).filter(|known| known.limit == limit);
+            let since = known.map_or(now, |known| known.since);
+            self.in_force.insert((cgroup_id, device, key), InForce { limit, since });
+        }
+    }
+
+    /// What a cgroup got on a device over the last window, which does not reach back before the limit's last change.
     pub(super) fn achieved(
         &self,
         cgroup_id: u64,
@@ -96,7 +119,19 @@ impl Measurements {
         let Some(series) = self.series.get(&(cgroup_id, device)) else {
             return Err("no measurement of this cgroup and device has come in".to_owned());
         };
-        let Some(window) = series.ring.window(WINDOW) else {
+        let in_force = self.in_force.get(&(cgroup_id, device, key));
+        let since_ns = in_force.zip(series.ring.last()).map_or(0, |(in_force, last)| {
+            // Both on the node's clock: this process knows when the latest sample was taken.
+            let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            match series.taken.checked_duration_since(in_force.since) {
+                Some(earlier) => last.at_ns.saturating_sub(nanoseconds(earlier)),
+                None => last.at_ns.saturating_add(nanoseconds(in_force.since - series.taken)),
+            }
+        });
+        let Some(window) = series.ring.window_since(since_ns, WINDOW) else {
+            if series.ring.window(WINDOW).is_some() {
+                return Err("the limit has just changed: two samples under it are needed".to_owned());
+            }
             return Err("only one sample so far, or the counters began anew".to_owned());
         };
         let times: Vec<(ShortfallReason, u64)> = ShortfallReason::ALL
@@ -149,6 +184,38 @@ mod tests {
                 (LimitKey::Rbps, ShortfallReason::Demand, demand * SECOND),
             ],
         }
+    }
+
+    #[test]
+    fn a_window_does_not_reach_back_before_a_change_of_the_limit() {
+        let mut all = Measurements::default();
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let limit = |value| [(42, device(1), LimitKey::Rbps, LimitValue::finite(value))];
+        let mut bytes = 0;
+        let mut until = |all: &mut Measurements, seconds: std::ops::RangeInclusive<u64>, rate: u64| {
+            for second in seconds {
+                bytes += rate;
+                all.add(second * SECOND, &[row(second, bytes, 0, 0)], at(second));
+            }
+        };
+        let got = |all: &Measurements, second| {
+            let achieved = all.achieved(42, device(1), LimitKey::Rbps, at(second));
+            achieved.map(|achieved| (achieved.per_second, achieved.window.as_secs()))
+        };
+        all.limits(limit(1000), at(0));
+        until(&mut all, 1..=10, 1000);
+        assert_eq!(got(&all, 10), Ok((1000.0, 9)));
+        all.limits(limit(200), at(10) + Duration::from_millis(400));
+        assert!(got(&all, 10).unwrap_err().contains("just changed"));
+        until(&mut all, 11..=11, 520);
+        assert!(got(&all, 11).unwrap_err().contains("just changed"), "the change lies within the only step");
+        // Reported again and again, as it is.
+        all.limits(limit(200), at(11));
+        until(&mut all, 12..=14, 200);
+        assert_eq!(got(&all, 14), Ok((200.0, 3)));
+        until(&mut all, 15..=30, 200);
+        assert_eq!(got(&all, 30), Ok((200.0, 10)));
     }
 
     #[test]

@@ -144,6 +144,9 @@ impl Board {
             if acknowledged {
                 status.applied_fence = report.fence;
             }
+            let settings = report.rules.iter().flat_map(|rule| &rule.settings);
+            let in_force = settings.map(|s| (s.cgroup_id, s.device, s.key, s.effective));
+            status.measurements.limits(in_force, now);
             status.report = Some((report, now));
         }
     }

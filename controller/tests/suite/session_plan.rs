@@ -246,6 +246,10 @@ async fn questions_are_answered_by_the_agent_or_with_a_reason() {
     assert_eq!(away.unwrap_err().code(), tonic::Code::Unavailable);
     let unknown = fleet.explain(v1::ExplainRequest { node: "nodes/n9".into(), ..Default::default() }).await;
     assert_eq!(unknown.unwrap_err().code(), tonic::Code::NotFound);
+    let intent = "projects/default/intents/nosuch".to_owned();
+    let request = v1::ExplainRequest { node: "nodes/n1".into(), intent: intent.clone(), ..Default::default() };
+    let no_intent = fleet.explain(request).await.unwrap_err();
+    assert!(no_intent.code() == tonic::Code::NotFound && no_intent.message().contains(&intent), "{no_intent}");
 
     let mut hello = Agent::hello("n1", "uid-n1", "2");
     hello.features.clear();

@@ -19,8 +19,14 @@ impl Mock {
         } else {
             known(&mut state.nodes, name)?;
         }
+        // The fleet's directive holds for a node that is told nothing itself.
+        let told = if directive == v1::Directive::Active {
+            v1::Directive::try_from(state.fleet_directive).unwrap_or_default()
+        } else {
+            directive
+        };
         for node in state.nodes.iter_mut().filter(|node| name == "nodes/-" || node.name == name) {
-            node.set_directive(directive);
+            node.set_directive(told);
             if directive == v1::Directive::Released && node.phase() == v1::NodePhase::Connected {
                 node.settings_held = 0;
                 node.conditions.push(v1::Condition { r#type: "Released".to_owned(), ..Default::default() });
