@@ -1,17 +1,13 @@
 //! Controllers at addresses that stay, on a store that they share, and the etcd under them where there is one.
 
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
 use weir_tests::{
+    etcd::{self, Etcd},
     fleet,
     process::{Daemon, binary},
-    require,
 };
 
 use super::Missing;
@@ -31,7 +27,7 @@ struct Slot {
 pub(crate) struct Cluster {
     slots: Vec<Slot>,
     store: Option<String>,
-    _etcd: Option<Daemon>,
+    _etcd: Option<Etcd>,
 }
 
 impl Cluster {
@@ -42,15 +38,16 @@ impl Cluster {
 
     /// `controllers` controllers on an etcd of their own.
     pub(crate) fn on_etcd(dir: &Path, controllers: usize) -> anyhow::Result<Cluster> {
-        if !require::on_path("etcd") {
-            return Err(Missing("needs the program `etcd` (Debian: etcd-server)".to_owned()).into());
+        let missing = etcd::missing();
+        if !missing.is_empty() {
+            return Err(Missing(format!("needs {}", missing.join(", "))).into());
         }
-        let (etcd, port) = etcd(dir)?;
-        let store = format!("etcd://127.0.0.1:{port}/weir-bench");
+        let etcd = Etcd::start();
+        let store = etcd.location("/weir-bench/");
         Cluster::start(dir, controllers, Some(store), Some(etcd))
     }
 
-    fn start(dir: &Path, count: usize, store: Option<String>, etcd: Option<Daemon>) -> anyhow::Result<Cluster> {
+    fn start(dir: &Path, count: usize, store: Option<String>, etcd: Option<Etcd>) -> anyhow::Result<Cluster> {
         let mut cluster = Cluster { slots: Vec::new(), store, _etcd: etcd };
         for number in 1..=count {
             let dir = dir.join(format!("controller-{number}"));
@@ -78,7 +75,7 @@ impl Cluster {
         let started = fleet::controller_with(&slot.dir, &slot.address, &more);
         let (daemon, address) = started.map_err(|error| {
             let text = format!("{error:#}");
-            if text.contains("built without etcd") {
+            if text.contains("--features weir-controller/etcd") {
                 let how = "needs a controller with etcd: build with `--features weir-controller/etcd`";
                 return anyhow::Error::from(Missing(how.to_owned()));
             }
@@ -136,22 +133,6 @@ impl Drop for Cluster {
             self.kill(number);
         }
     }
-}
-
-/// An etcd alone on loopback, and its port.
-fn etcd(dir: &Path) -> anyhow::Result<(Daemon, u16)> {
-    let free = || Ok::<u16, std::io::Error>(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port());
-    let (client, peer) = (free()?, free()?);
-    let (client_url, peer_url) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-    let mut command = Command::new("sh");
-    // It logs on standard error; the line of readiness is looked for on standard output.
-    command.args(["-c", "exec etcd \"$@\" 2>&1", "etcd", "--name", "bench"]);
-    command.arg("--data-dir").arg(dir.join("etcd"));
-    command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
-    command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-    command.args(["--initial-cluster", &format!("bench={peer_url}")]);
-    let daemon = Daemon::start_command(command, "ready to serve client requests", &dir.join("etcd.log"))?;
-    Ok((daemon, client))
 }
 
 /// Panics early, with what to build, where the programs are missing.
