@@ -137,3 +137,53 @@ async fn any_replica_answers_for_the_whole_fleet() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_know_each_other_by_their_certificates() {
+    if !can("replicas_know_each_other_by_their_certificates") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let etcd = Etcd::start();
+    let store = etcd.location("/replicas/");
+    let certs = scratch.path().join("certs");
+    let mut init = Command::new(binary("weirctl"));
+    init.args(["certs", "init"]).arg(&certs).args(["--node", "n-0001", "--client", "ann"]);
+    assert!(init.output().unwrap().status.success());
+    let path = |name: &str| certs.join(name).display().to_string();
+    let secured = |name: &str| {
+        let flags = [
+            ["--listen".into(), "127.0.0.1:0".into()],
+            ["--store".into(), store.clone()],
+            ["--tls-cert".into(), path("controller.crt")],
+            ["--tls-key".into(), path("controller.key")],
+            ["--tls-client-ca".into(), path("ca.crt")],
+            ["--access".into(), path("access.yaml")],
+        ];
+        let log = scratch.path().join(format!("{name}.log"));
+        let daemon = Daemon::start("weir-controller", &flags.concat(), "listening on ", &log).unwrap();
+        let address = format!("https://{}", daemon.ready.rsplit(' ').next().unwrap());
+        (daemon, address)
+    };
+    let (_one, one) = secured("one");
+    let (_two, two) = secured("two");
+    let flags = [
+        ["--simulate".into(), "1".into()],
+        ["--node".into(), "n".into()],
+        ["--controller".into(), one],
+        ["--state-dir".into(), scratch.path().join("state").display().to_string()],
+        ["--tls-ca".into(), path("ca.crt")],
+        ["--tls-cert".into(), path("node-n-0001.crt")],
+        ["--tls-key".into(), path("node-n-0001.key")],
+    ];
+    let log = scratch.path().join("agent.log");
+    let _agent = Daemon::start("weir-agent", &flags.concat(), fleet::AGENT_READY, &log).unwrap();
+    eventually("the other replica tells of the node", SOON, || async {
+        let mut weirctl = Command::new(binary("weirctl"));
+        weirctl.args(["--server", &two, "-o", "json", "nodes", "--tls-ca", &path("ca.crt")]);
+        weirctl.args(["--tls-cert", &path("client-ann.crt"), "--tls-key", &path("client-ann.key")]);
+        let output = weirctl.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("NODE_PHASE_CONNECTED").then_some(())
+    })
+    .await;
+}
