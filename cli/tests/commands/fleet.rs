@@ -148,8 +148,15 @@ fn the_brake() {
     assert!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["revision"].is_string(), "{json}");
     assert_eq!(
         server.state().writes,
-        ["pause nodes/n1", "resume nodes/n1", "release nodes/n1", "release nodes/-", "resume nodes/n1", "resume nodes/-",
-         "pause nodes/n2"]
+        [
+            "pause nodes/n1",
+            "resume nodes/n1",
+            "release nodes/n1",
+            "release nodes/-",
+            "resume nodes/n1",
+            "resume nodes/-",
+            "pause nodes/n2"
+        ]
     );
     assert!(server.run(&["forget", "n1"]).failed(5).contains("FAILED_PRECONDITION"));
     server.run(&["forget", "n2"]).good();
