@@ -156,7 +156,7 @@ pub struct Wait {
     /// Return when every node has answered.
     #[arg(long)]
     pub wait: bool,
-    /// How long to wait, for instance 30s, 2m or 500ms.
+    /// How long to wait, for instance 30s, 2m or 500ms; a bare number is seconds.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }
@@ -224,7 +224,7 @@ pub enum Describe {
 #[derive(Args, Debug)]
 pub struct Delete {
     /// `intent NAME…`, or nothing with --file.
-    #[arg(required_unless_present = "files", conflicts_with = "files", num_args = 2.., value_names = ["intent", "NAME"])]
+    #[arg(required_unless_present = "files", conflicts_with = "files", num_args = 1.., value_name = "intent NAME")]
     pub names: Vec<String>,
     /// Delete the intents that manifests name.
     #[arg(short, long = "file", num_args = 1..)]

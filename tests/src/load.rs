@@ -1,6 +1,7 @@
 //! Readers as processes of their own, in a cgroup of their own, with the figures that they saw themselves.
 
 use std::{
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -42,12 +43,14 @@ pub struct Load {
     pub seconds: f64,
     /// Pause between calls, to ask for less than the limit; bytes per second, 0 for none.
     pub pace: u64,
+    /// Goes on when the program that started it ends; then nobody reads its report.
+    pub outlive: bool,
 }
 
 impl Load {
     /// Direct 64 KiB reads, as fast as they go.
     pub fn direct_read(seconds: f64) -> Load {
-        Load { write: false, direct: true, block: 64 * 1024, seconds, pace: 0 }
+        Load { write: false, direct: true, block: 64 * 1024, seconds, pace: 0, outlive: false }
     }
 
     /// Starts it in a cgroup.
@@ -65,18 +68,29 @@ impl Load {
         if self.pace > 0 {
             command.args(["--pace", &self.pace.to_string()]);
         }
-        let child = command.stdout(Stdio::piped()).spawn().expect("weir-load starts");
-        Running { child }
+        command.stdout(Stdio::piped());
+        if self.outlive {
+            // Of a group of its own: what ends the program, as Ctrl-C, does not reach it.
+            command.arg("--outlive").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        }
+        let child = command.spawn().expect("weir-load starts");
+        Running { child, keep: false }
     }
 }
 
-/// A load that runs; killed on drop.
+/// A load that runs; killed on drop unless it is kept.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
+    keep: bool,
 }
 
 impl Running {
+    /// Leaves it running; one that was started to outlive this program ends with its time.
+    pub fn keep(mut self) {
+        self.keep = true;
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
@@ -94,6 +108,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }

@@ -20,11 +20,13 @@ while read -r executable; do
     "$executable" --test-threads=1 --nocapture || status=1
 done <"$executables"
 
+# A line of its own: whoever counts tells the two apart.
+echo "guest: tests exit=$status"
+
 # The quickstart makes its own disk, as on a newcomer's machine.
 unset WEIR_TEST_DISK
 CARGO_TARGET_DIR=$target ./quickstart --no-build --work-dir /tmp/weir-quickstart
 quickstart=$?
-# Counted apart from the tests.
-echo "guest quickstart: exit $quickstart"
+echo "guest: quickstart exit=$quickstart"
 [ $quickstart = 0 ] || status=1
 exit $status

@@ -16,6 +16,9 @@ pub fn names(options: &Delete, project: &str) -> Result<Vec<String>, Failure> {
         return Ok(documents.into_iter().map(|document| document.intent.name).collect());
     }
     match options.names.split_first() {
+        Some((kind, [])) if kind == "intent" || kind == "intents" => {
+            Err(Failure::Usage("which one? weirctl delete intent NAME".to_owned()))
+        }
         Some((kind, rest)) if kind == "intent" || kind == "intents" => {
             Ok(rest.iter().map(|name| names::intent(name, project)).collect())
         }

@@ -98,7 +98,7 @@ fn parse(file: &str, text: &str, project: &str) -> Result<Vec<Document>, Failure
     let fail = |problem: Problem| Failure::Manifest(show(file, text, problem.place, &problem.message));
     let trees: Vec<Spanned<Value>> = serde_saphyr::from_multiple(text).map_err(|error| {
         let place = error.location().map(|at| Place { line: at.line(), column: at.column() }).unwrap_or_default();
-        let message = error.without_snippet().to_string();
+        let message = wording::syntax(&error.without_snippet().to_string());
         fail(Problem { place, message })
     })?;
     let mut documents = Vec::new();
@@ -228,12 +228,12 @@ spec: { controls: { limits: { rbps: 20%, wbps: -5 } } }
             ("name: a\nspec:\n  controls:\n    limits:\n      rbps: 10M\n", "m.yaml:5:13", "MiB"),
             ("name: a\nspec:\n  colour: red\n", "m.yaml:3:3", "colour"),
             ("name: a\nspec:\n  controls: { limits: { rbps: [1] } }\n", "m.yaml:3:", "amount"),
-            ("name: a\nspec:\n  mode: SOMETIMES\n", "m.yaml:3:3", "expected one of `ENFORCE`, `OBSERVE`"),
+            ("name: a\nspec:\n  mode: SOMETIMES\n", "m.yaml:3:3", "`SOMETIMES`, expected one of `ENFORCE`, `OBSERVE`"),
             ("name: a\nspec:\n  priority: 3.5\n", "m.yaml:3:3", "whole number"),
             ("name: a\nspec:\n  - x\n", "m.yaml:2:1", "spec"),
             ("name: a\nspec: {\n", "m.yaml:", ""),
             ("kind: Pod\nname: a\n", "m.yaml:1:1", "Intent"),
-            ("name: a\nname: b\n", "m.yaml:2", "name"),
+            ("name: a\nname: b\n", "m.yaml:2:1: the key `name` stands here twice\n", ""),
             ("name: a\nspec:\n  controls:\n    limits: { rbps: 0x10 }\n", "m.yaml:4:21", "write 16"),
             ("name: a\nspec:\n  controls:\n    limits: { rbps: 1e6 }\n", "m.yaml:4:21", "write 1000000"),
             ("name: a\nspec:\n  controls:\n    limits: { riops: 1.5}\n", "m.yaml:4:22", "no whole number"),

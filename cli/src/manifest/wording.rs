@@ -14,10 +14,24 @@ pub fn plain(message: &str) -> String {
         .filter(|name| !names.contains(&camel(name).as_str()) || !name.contains('_'))
         .map(|name| format!("`{}`", short_value(name, &names)))
         .collect();
+    // What was typed stood there without the prefix, most likely.
+    let head = match names.iter().find_map(|name| name.strip_suffix("UNSPECIFIED")) {
+        Some(prefix) => head.replace("variant", "value").replacen(&format!("`{prefix}"), "`", 1),
+        None => head.to_owned(),
+    };
     match wanted.as_slice() {
-        [] => head.to_owned(),
+        [] => head,
         [one] => format!("{head}, expected {one}"),
         several => format!("{head}, expected one of {}", several.join(", ")),
+    }
+}
+
+/// What the parser of YAML says, without its place, which is shown beside, and without its own terms.
+pub fn syntax(message: &str) -> String {
+    let message = message.split_once(" at line ").map_or(message, |(before, _)| before);
+    match message.strip_prefix("duplicate mapping key: ") {
+        Some(rest) => format!("the key `{}` stands here twice", rest.split(", set ").next().unwrap_or(rest)),
+        None => message.to_owned(),
     }
 }
 
@@ -50,7 +64,7 @@ mod tests {
         let fields = "unknown field `x`, expected one of `any_of`, `anyOf`, `exclude`";
         assert_eq!(plain(fields), "unknown field `x`, expected one of `anyOf`, `exclude`");
         let values = "unknown variant `MODE_X`, expected one of `MODE_UNSPECIFIED`, `MODE_ENFORCE`, `MODE_OBSERVE`";
-        assert_eq!(plain(values), "unknown variant `MODE_X`, expected one of `ENFORCE`, `OBSERVE`");
+        assert_eq!(plain(values), "unknown value `X`, expected one of `ENFORCE`, `OBSERVE`");
         assert_eq!(plain("unknown field `x`, expected one of `a_b`, `aB`"), "unknown field `x`, expected `aB`");
         assert_eq!(plain("invalid type: map, expected a string"), "invalid type: map, expected a string");
         assert_eq!(plain("data did not match any variant of untagged enum Content"), "a whole number is expected");

@@ -248,6 +248,11 @@ fn what_needs_no_controller() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(weirctl(nobody, &["completions", shell], "").good().contains("weirctl"));
     }
+    assert!(weirctl(nobody, &["version", "-o", "json"], "").good().contains("\"version\": \"0."));
+    assert_eq!(
+        weirctl(nobody, &["delete", "intent"], "").failed(2),
+        "weirctl: which one? weirctl delete intent NAME\n"
+    );
     let help = weirctl(nobody, &["--help"], "").good();
     assert!(help.contains("Exit codes:") && help.contains("8  waited, and the time was up"), "{help}");
 }

@@ -31,11 +31,11 @@ struct Series {
     taken: Instant,
 }
 
-/// The limit that is in force for a key, and since when this process knows it.
+/// The limit that is in force for a key, and since when this process knows it; `None` where nothing was measured before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InForce {
     limit: Option<LimitValue>,
-    since: Instant,
+    since: Option<Instant>,
 }
 
 /// The measurements of one node.
@@ -102,8 +102,11 @@ impl Measurements {
     ) {
         let before = std::mem::take(&mut self.in_force);
         for (cgroup_id, device, key, limit) in reported {
-            let known = before.get(&(cgroup_id, device, key)).filter(|known| known.limit == limit);
-            let since = known.map_or(now, |known| known.since);
+            let since = match before.get(&(cgroup_id, device, key)) {
+                Some(known) if known.limit == limit => known.since,
+                Some(_) => Some(now),
+                None => self.series.contains_key(&(cgroup_id, device)).then_some(now),
+            };
             self.in_force.insert((cgroup_id, device, key), InForce { limit, since });
         }
     }
@@ -119,13 +122,13 @@ impl Measurements {
         let Some(series) = self.series.get(&(cgroup_id, device)) else {
             return Err("no measurement of this cgroup and device has come in".to_owned());
         };
-        let in_force = self.in_force.get(&(cgroup_id, device, key));
-        let since_ns = in_force.zip(series.ring.last()).map_or(0, |(in_force, last)| {
+        let since = self.in_force.get(&(cgroup_id, device, key)).and_then(|in_force| in_force.since);
+        let since_ns = since.zip(series.ring.last()).map_or(0, |(since, last)| {
             // Both on the node's clock: this process knows when the latest sample was taken.
             let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            match series.taken.checked_duration_since(in_force.since) {
+            match series.taken.checked_duration_since(since) {
                 Some(earlier) => last.at_ns.saturating_sub(nanoseconds(earlier)),
-                None => last.at_ns.saturating_add(nanoseconds(in_force.since - series.taken)),
+                None => last.at_ns.saturating_add(nanoseconds(since - series.taken)),
             }
         });
         let Some(window) = series.ring.window_since(since_ns, WINDOW) else {
@@ -215,6 +218,11 @@ mod tests {
         until(&mut all, 12..=14, 200);
         assert_eq!(got(&all, 14), Ok((200.0, 3)));
         until(&mut all, 15..=30, 200);
+        assert_eq!(got(&all, 30), Ok((200.0, 10)));
+        // A first limit on what was measured without one is a change too; other keys are not touched by it.
+        let added = [limit(200), [(42, device(1), LimitKey::Wbps, LimitValue::finite(5))]].concat();
+        all.limits(added, at(30) + Duration::from_millis(1));
+        assert!(all.achieved(42, device(1), LimitKey::Wbps, at(30)).is_err());
         assert_eq!(got(&all, 30), Ok((200.0, 10)));
     }
 

@@ -39,6 +39,9 @@ struct Args {
     /// Bypass the page cache.
     #[arg(long)]
     direct: bool,
+    /// Go on when whoever started it ends.
+    #[arg(long)]
+    outlive: bool,
     /// Ask for this many bytes per second only; 0 for as many as go.
     #[arg(long, default_value_t = 0)]
     pace: u64,
@@ -49,8 +52,10 @@ const ALIGN: usize = 4096;
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    // Whoever started this ends it, also by dying.
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if !args.outlive {
+        // Whoever started this ends it, also by dying.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    }
     if let Some(cgroup) = &args.cgroup {
         let procs = cgroup.join("cgroup.procs");
         std::fs::write(&procs, std::process::id().to_string()).with_context(|| format!("enter {}", procs.display()))?;

@@ -27,6 +27,8 @@ const TREE: &str = "weir-quickstart";
 const RUN_DIR: &str = "/run/weir-quickstart";
 /// The limit in docs/examples/quickstart.yaml, bytes per second.
 const INTENDED: u64 = 10 * 1024 * 1024;
+/// How long the readers of `--keep` run, seconds.
+const KEPT_SECONDS: f64 = 3600.0;
 /// Exit code where this machine cannot.
 const CANNOT: u8 = 3;
 
@@ -69,6 +71,9 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if !args.down && noted(&args.work_dir).next().is_some() {
+        println!("quickstart: one that was kept still runs; taking it down first");
+    }
     take_down(&args.work_dir);
     if args.down {
         let _gone = fs::remove_dir_all(RUN_DIR);
@@ -136,9 +141,9 @@ async fn demonstrate(args: &Args) -> anyhow::Result<Option<LastLine>> {
     remember(&args.work_dir, &[&controller, &agent])?;
 
     say("two readers, as fast as the disk goes");
-    let seconds = if args.keep { 86_400.0 } else { args.seconds as f64 + 120.0 };
-    let readers: Vec<Running> =
-        groups.iter().zip(&files).map(|(group, file)| Load::direct_read(seconds).start(group, file)).collect();
+    let seconds = if args.keep { KEPT_SECONDS } else { args.seconds as f64 + 120.0 };
+    let load = Load { outlive: args.keep, ..Load::direct_read(seconds) };
+    let readers: Vec<Running> = groups.iter().zip(&files).map(|(group, file)| load.start(group, file)).collect();
     tokio::time::sleep(Duration::from_secs(2)).await;
 
     say("weirctl apply -f quickstart.yaml --wait");
@@ -152,13 +157,13 @@ async fn demonstrate(args: &Args) -> anyhow::Result<Option<LastLine>> {
 
     if args.keep {
         for reader in readers {
-            std::mem::forget(reader);
+            reader.keep();
         }
         agent.keep();
         controller.keep();
         disk.keep();
         tree.keep();
-        println!("\nIt keeps running. Talk to it:\n");
+        println!("\nIt keeps running; the readers end by themselves after an hour. Talk to it:\n");
         let weirctl = binary("weirctl");
         println!("    export WEIR_SERVER=http://{address}");
         for command in ["get intents", "explain quickstart", "nodes", "watch", "delete intent quickstart-limit --wait"]
@@ -289,19 +294,23 @@ fn start_time(pid: u32) -> String {
     after_name.split_whitespace().nth(19).unwrap_or_default().to_owned()
 }
 
+/// The daemons of an earlier quickstart that still run.
+fn noted(work_dir: &Path) -> impl Iterator<Item = rustix::process::Pid> + use<> {
+    let text = fs::read_to_string(work_dir.join("pids")).unwrap_or_default();
+    let pids = text.lines().filter_map(|line| {
+        let (pid, started) = line.split_once(' ')?;
+        let runs = !started.is_empty() && start_time(pid.parse().ok()?) == started;
+        rustix::process::Pid::from_raw(pid.parse().ok()?).filter(|_| runs)
+    });
+    pids.collect::<Vec<_>>().into_iter()
+}
+
 /// Removes whatever a quickstart left: its processes, mount, loop device, cgroups and files.
 fn take_down(work_dir: &Path) {
-    for line in fs::read_to_string(work_dir.join("pids")).unwrap_or_default().lines() {
-        let Some((pid, started)) = line.split_once(' ') else { continue };
-        let Ok(number) = pid.parse::<u32>() else { continue };
-        if !started.is_empty()
-            && start_time(number) == started
-            && let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw)
-        {
-            let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            std::thread::sleep(Duration::from_millis(500));
-            let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
+    for pid in noted(work_dir) {
+        let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        std::thread::sleep(Duration::from_millis(500));
+        let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
     Tree::remove_leftovers(TREE, io_marker().exists());
     let _gone = fs::remove_file(io_marker());
