@@ -157,8 +157,10 @@ impl Enforcer {
                 Some(finding) => self.failed(&change.key, finding, input),
                 None => {
                     self.succeeded(&change.key);
-                    // After a failed write, or a start, a value that is not there was not changed by anybody.
-                    if change.action == (Action::Set { to, drift: true }) && self.confirmed.contains(&change.key) {
+                    // A value that was never seen there was not changed by anybody.
+                    if change.action == (Action::Set { to, drift: true })
+                        && self.confirmed.get(&change.key) == Some(&to)
+                    {
                         *self.repairs.entry(change.key.clone()).or_default() += 1;
                     }
                 }

@@ -10,7 +10,7 @@ pub mod report;
 mod rules;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -66,8 +66,8 @@ pub struct Enforcer {
     retries: BTreeMap<SettingKey, Retry>,
     written_at: BTreeMap<SettingKey, Instant>,
     repairs: BTreeMap<SettingKey, u64>,
-    /// Settings that this process has seen to hold what is wanted: only of those it can say that somebody changed them.
-    confirmed: BTreeSet<SettingKey>,
+    /// The wanted value that this process last saw a setting hold: only of those it can say that somebody changed them.
+    confirmed: BTreeMap<SettingKey, LimitValue>,
     /// What is wrong with a setting as of its last access.
     trouble: BTreeMap<SettingKey, Finding>,
     /// Foreign values that were left in place when their settings were given up, as long as they are there.
@@ -96,7 +96,7 @@ impl Enforcer {
             retries: BTreeMap::new(),
             written_at: BTreeMap::new(),
             repairs: BTreeMap::new(),
-            confirmed: BTreeSet::new(),
+            confirmed: BTreeMap::new(),
             trouble: BTreeMap::new(),
             foreign_kept: BTreeMap::new(),
             last: Report::default(),
@@ -199,14 +199,15 @@ impl Enforcer {
         self.trouble.remove(key);
     }
 
-    /// Notes which settings hold what is wanted.
+    /// Notes which settings hold what is wanted. One that holds something else keeps its note, for its repair may have to
+    /// wait, and is counted when it comes.
     fn confirm(&mut self, wanted: &Resolved, observed: &Observed) {
         for (key, desired) in &wanted.settings {
-            let held = desired.enforced().is_some_and(|value| observed.own(key).is_ok_and(|held| held == value));
-            if !held {
-                self.confirmed.remove(key);
-            } else if !self.confirmed.contains(key) {
-                self.confirmed.insert(key.clone());
+            if let Some(value) = desired.enforced()
+                && observed.own(key).is_ok_and(|held| held == value)
+                && self.confirmed.get(key) != Some(&value)
+            {
+                self.confirmed.insert(key.clone(), value);
             }
         }
     }
@@ -221,7 +222,7 @@ impl Enforcer {
         self.written_at.retain(|key, _| live(key));
         self.repairs.retain(|key, _| live(key));
         self.trouble.retain(|key, _| live(key));
-        self.confirmed.retain(live);
+        self.confirmed.retain(|key, _| live(key));
     }
 
     fn conditions_before(&self, uid: &str) -> &[Condition] {

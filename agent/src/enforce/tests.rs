@@ -81,7 +81,11 @@ impl World {
     }
 
     fn pass(&mut self) -> Report {
-        self.now += Duration::from_secs(1);
+        self.pass_after(Duration::from_secs(1))
+    }
+
+    fn pass_after(&mut self, time: Duration) -> Report {
+        self.now += time;
         let node = NodeSettings {
             floor: Floor { bytes_per_second: 1, operations_per_second: 1 },
             version: self.kernel.version(),
@@ -198,6 +202,27 @@ fn drift_is_repaired_and_counted_and_a_refusal_is_retried_with_patience() {
         let report = world.pass();
         assert_eq!(report.rules[0].state, RuleState::Applied);
         assert_eq!(report.settings[0].drift_repairs, 1, "a retry is no repair: nobody changed anything");
+    }
+}
+
+#[test]
+fn a_repair_that_had_to_wait_is_counted_once() {
+    for version in BOTH {
+        let mut world = World::new(version, &["/a"]);
+        world.rules(vec![rule("u", "/a", 100)]);
+        world.foreign("/a", LimitKey::Rbps, 0);
+        assert_eq!(world.pass().settings[0].drift_repairs, 1);
+        // Within the shortest interval between two writes: seen now, put right later.
+        world.foreign("/a", LimitKey::Rbps, 900);
+        let report = world.pass_after(Duration::ZERO);
+        assert_eq!((report.writes, report.settings[0].drift_repairs), (0, 1));
+        // The kernel refuses the first attempt.
+        world.kernel.fail_writes(&world.file("/a", LimitKey::Rbps), 28, 1);
+        for _ in 0..10 {
+            world.pass();
+        }
+        assert_eq!(world.held("/a", LimitKey::Rbps), Some(100));
+        assert_eq!(world.pass().settings[0].drift_repairs, 2);
     }
 }
 
