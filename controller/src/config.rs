@@ -31,6 +31,9 @@ pub struct Config {
     /// tenth; 0 for never.
     #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
     pub max_session_age_s: u64,
+    /// Time without contact after which a node is shown as gone rather than stale.
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    pub node_gone_after_s: u64,
     /// Form of the log lines on standard error: text or json.
     #[arg(long, default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,

@@ -1,6 +1,11 @@
 //! The controller as a whole: its parts and tasks around one store.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::net::TcpListener;
 use weir_common::tasks::{OnDeath, TaskSet};
@@ -23,6 +28,8 @@ pub struct Options {
     pub security: Security,
     /// Revisions for which watches can resume.
     pub keep_revisions: u64,
+    /// After so long without contact a node is shown as gone.
+    pub gone_after: Duration,
 }
 
 /// Loads the store and starts serving on the listener; connections are taken when this returns.
@@ -37,13 +44,13 @@ pub async fn start<S: Store, E: Elect>(
     tasks: &mut TaskSet,
 ) -> Result<SocketAddr, StartError> {
     let address = listener.local_addr().map_err(StartError::Address)?;
-    let Options { sessions, security, keep_revisions } = options;
+    let Options { sessions, security, keep_revisions, gone_after } = options;
     let shutdown = sessions.shutdown.clone();
     let catalog = session::load(&*store).await?;
     let from = catalog.revision;
     tracing::info!(revision = %from, intents = catalog.intents.len(), nodes = catalog.nodes.len(), "the store is loaded");
     let hub = Arc::new(Hub::new(store.epoch(), catalog));
-    let board = Arc::new(Board::default());
+    let board = Arc::new(Board::new(gone_after, Instant::now()));
     let relay = Arc::new(if elect.has_others() { Relay::on() } else { Relay::off() });
     let peers = Peers { me: elect.id(), hub: Arc::clone(&hub), board: Arc::clone(&board), tls: security.peers.clone() };
     let mirroring = {

@@ -53,6 +53,7 @@ async fn run() -> anyhow::Result<()> {
         tls,
         keep_revisions,
         max_session_age_s,
+        node_gone_after_s,
         log_format,
         command,
         #[cfg(feature = "etcd")]
@@ -85,7 +86,8 @@ async fn run() -> anyhow::Result<()> {
     let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown.clone()) };
     // Before the store: what cannot be secured leaves nothing behind.
     let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
-    let options = Options { sessions, security, keep_revisions };
+    let gone_after = Duration::from_secs(node_gone_after_s);
+    let options = Options { sessions, security, keep_revisions, gone_after };
     let id = ReplicaId::random();
     let address = match store {
         StoreLocation::File(path) => {

@@ -50,7 +50,7 @@ pub struct Setup {
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Etcd {
             let child = spawn(&all, &log);
             started.push(Member { child, address: format!("127.0.0.1:{client}"), args: all, log });
         }
-        let mut etcd = Etcd { members: started, _directory: directory };
+        let mut etcd = Etcd { members: started, directory: directory };
         for i in 0..count {
             etcd.wait_ready(i)?;
         }
@@ -153,6 +153,14 @@ impl Etcd {
         let child = &mut self.members[member].child;
         let _ended = child.kill();
         let _reaped = child.wait();
+    }
+
+    /// Takes a killed member's data away, as where a volume was lost.
+    ///
+    /// # Panics
+    /// It cannot be removed.
+    pub fn lose_data(&mut self, member: usize) {
+        std::fs::remove_dir_all(self.directory.path().join(format!("m{member}"))).expect("its data can be removed");
     }
 
     /// Starts a killed member again on its data.

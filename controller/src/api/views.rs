@@ -120,9 +120,19 @@ impl Views<'_> {
                 conditions.push(condition);
             }
         };
+        let phase = match connected {
+            true => v1::NodePhase::Connected,
+            false if self.board.is_gone(&state.name, self.now) => v1::NodePhase::Gone,
+            false => v1::NodePhase::Stale,
+        };
         if !connected {
             let message = "the node is out of contact; it keeps its last plan, and what is shown is the last known";
             say(Condition::holds("Stale", "OutOfContact", message));
+        }
+        if phase == v1::NodePhase::Gone {
+            let message = "out of contact for long: where the node will not come back, forget it, so that no deletion \
+                           waits for it (weirctl forget NODE)";
+            say(Condition::holds("Gone", "OutOfContactForLong", message));
         }
         match state.directive {
             Directive::Active => {}
@@ -148,7 +158,6 @@ impl Views<'_> {
         if let Some(refused) = &state.refused {
             say(refused.clone());
         }
-        let phase = if connected { v1::NodePhase::Connected } else { v1::NodePhase::Stale };
         v1::Node {
             name: state.name.resource(),
             uid: state.record.uid.clone(),

@@ -1,6 +1,6 @@
 //! Follows the store: the hub's picture is a list and then every change after it. After any gap: a full list again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use weir_common::backoff::Backoff;
 
@@ -9,6 +9,9 @@ use crate::{
     catalog::{Catalog, RecordError},
     store::{Revision, Store, StoreError, Watch, WatchError},
 };
+
+/// How often a store that is silent is asked whether it is still the same.
+const VERIFY: Duration = Duration::from_secs(5);
 
 /// The store cannot be followed any longer.
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +66,18 @@ async fn follow_watch(store: &impl Store, hub: &Hub, position: &mut Revision, at
         Ok(watch) => watch,
         Err(error) => return error,
     };
+    let mut verify = tokio::time::interval(VERIFY);
+    verify.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        match watch.next().await {
+        let next = tokio::select! {
+            next = watch.next() => next,
+            _ = verify.tick() => match store.verify().await {
+                Err(error) if !error.is_retryable() => return error.into(),
+                // What cannot be asked now is asked again.
+                _ => continue,
+            },
+        };
+        match next {
             Ok(change) => {
                 *attempt = 0;
                 report(&hub.apply(&change));

@@ -33,8 +33,11 @@ pub struct AgentIdentity {
 }
 
 /// The reports of all nodes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Board {
+    /// A node of which nothing was heard is counted from here.
+    since: Instant,
+    gone_after: Duration,
     nodes: Mutex<HashMap<NodeName, NodeStatus>>,
 }
 
@@ -70,6 +73,11 @@ pub struct NodeSnapshot {
 }
 
 impl Board {
+    /// An empty one, as of `now`; a node is taken for gone after so long without contact.
+    pub fn new(gone_after: Duration, now: Instant) -> Self {
+        Board { since: now, gone_after, nodes: Mutex::default() }
+    }
+
     fn nodes(&self) -> MutexGuard<'_, HashMap<NodeName, NodeStatus>> {
         // Every change is complete by itself: a panic of somebody else leaves nothing half done.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -128,6 +136,11 @@ impl Board {
     /// When the last message came in.
     pub fn last_contact(&self, node: &NodeName) -> Option<Instant> {
         self.nodes().get(node).map(|status| status.last_contact)
+    }
+
+    /// Whether a node that is out of contact was so for long enough to be taken for gone.
+    pub fn is_gone(&self, node: &NodeName, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_contact(node).unwrap_or(self.since)) > self.gone_after
     }
 
     /// The facts changed.
@@ -239,9 +252,9 @@ mod tests {
 
     #[test]
     fn a_report_stays_with_its_age_until_the_ledger_is_another() {
-        let board = Board::default();
-        let node: NodeName = "n1".parse().unwrap();
         let start = Instant::now();
+        let board = Board::new(Duration::from_secs(60), start);
+        let node: NodeName = "n1".parse().unwrap();
         board.report(&node, report("u", 1), true, start);
         assert!(board.rule(&node, "u", start).is_none(), "an unknown node's report is nobody's");
         board.connected(&node, identity("ledger", "1"), facts(), 0, None, start);
@@ -252,6 +265,11 @@ mod tests {
         let later = start + Duration::from_secs(40);
         assert!(!board.node(&node, later).unwrap().connected);
         assert_eq!(board.rule(&node, "u", later).unwrap().1, Duration::from_secs(40));
+        let other = "n2".parse().unwrap();
+        assert!([&node, &other].iter().all(|node| !board.is_gone(node, start + Duration::from_secs(60))));
+        assert!([&node, &other].iter().all(|node| board.is_gone(node, start + Duration::from_secs(61))));
+        board.contact(&node, later);
+        assert!(!board.is_gone(&node, later + Duration::from_secs(60)));
         board.connected(&node, identity("ledger", "2"), facts(), 0, None, later);
         assert_eq!(board.rule_state(&node, "u"), Some((1, RuleState::Applied)));
         board.connected(&node, identity("reimaged", "3"), facts(), 0, None, later);

@@ -164,7 +164,7 @@ pub struct Change {
 }
 
 /// The store did not do what was asked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The backend failed; whether a commit took place is unknown.
     #[error("the store failed: {0}")]
@@ -172,6 +172,9 @@ pub enum StoreError {
     /// What was read makes no sense.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// It is not the store that was opened: another took its place, or its epoch was raised. Opening it again helps.
+    #[error("the store is no longer the one that this process opened: {0}")]
+    Replaced(String),
     /// The store is shut down, or its writer died.
     #[error("the store is closed")]
     Closed,
@@ -182,7 +185,7 @@ impl StoreError {
     pub fn is_retryable(&self) -> bool {
         match self {
             StoreError::Backend(_) | StoreError::Closed => true,
-            StoreError::Damaged(_) => false,
+            StoreError::Damaged(_) | StoreError::Replaced(_) => false,
         }
     }
 }
@@ -274,6 +277,13 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// See [`StoreError`].
     fn raise_epoch(&self, to: u64) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Whether it is still the store that was opened. Commits, lists and new watches find that out by themselves; this is
+    /// for who neither reads nor writes for long.
+    ///
+    /// # Errors
+    /// [`StoreError::Replaced`] where it is not.
+    fn verify(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// The present revision.
     ///

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Agent, Controller, Pushed, create, eventually, intent, update};
+use common::{Agent, Controller, GONE_AFTER, Pushed, create, eventually, intent, update};
 use weir_proto::v1::{self, session_request, session_response};
 
 fn get(name: &str) -> v1::GetIntentRequest {
@@ -356,5 +356,13 @@ async fn a_silent_agent_is_asked_and_then_stale() {
     .await;
     assert_eq!(node.conditions[0].r#type, "Stale");
     assert!(node.last_contact_age.is_some());
+    let gone = eventually(async || {
+        let node = fleet.get_node(v1::GetNodeRequest { name: "nodes/n1".into() }).await.unwrap().into_inner();
+        (node.phase() == v1::NodePhase::Gone).then_some(node)
+    })
+    .await;
+    let age = std::time::Duration::try_from(gone.last_contact_age.unwrap()).unwrap();
+    assert!(age >= GONE_AFTER, "{age:?}");
+    assert!(gone.conditions.iter().any(|condition| condition.r#type == "Gone" && condition.message.contains("forget")));
     controller.stop().await;
 }

@@ -265,3 +265,56 @@ async fn what_is_not_weirs_is_neither_seen_nor_believed() {
     let error = EtcdStore::connect(&location, &EtcdAccess::default()).await.unwrap_err();
     assert!(error.to_string().contains("/w/meta/epoch"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_lost_its_data_is_another_store_and_nothing_is_taken_from_it() {
+    if !require::met("an_etcd_that_lost_its_data_is_another_store_and_nothing_is_taken_from_it", &missing()) {
+        return;
+    }
+    let mut etcd = Etcd::start();
+    let store = Arc::new(connect(&etcd).await);
+    let key = catalog::directive_key(None);
+    store.commit(put(&key, &catalog::encode(&DirectiveRecord { directive: Directive::Paused }))).await.unwrap();
+    let loaded = session::load(&*store).await.unwrap();
+    let from = loaded.revision;
+    let hub = Arc::new(Hub::new(store.epoch(), loaded));
+    let following = tokio::spawn(session::follow(Arc::clone(&store), Arc::clone(&hub), from));
+    etcd.kill(0);
+    etcd.lose_data(0);
+    // With the same name, addresses and token it is the same cluster to all that etcd says of itself.
+    etcd.restart(0);
+    let ended = tokio::time::timeout(Duration::from_secs(20), following).await.expect("the follower ends").unwrap();
+    let message = ended.unwrap_err().to_string();
+    assert!(message.contains(&store.uid()) && message.contains("no store of Weir any more"), "{message}");
+    assert_eq!(hub.fleet_directive(), Directive::Paused, "nothing of the empty store was taken");
+    let error = store.commit(put("a", b"1")).await.unwrap_err();
+    assert!(matches!(error, CommitError::Store(StoreError::Replaced(_))), "{error}");
+    assert!(matches!(store.list("").await, Err(StoreError::Replaced(_))));
+    assert!(matches!(store.watch("", Revision(1)).await, Err(WatchError::Store(StoreError::Replaced(_)))));
+
+    // A controller that starts now makes a new store, with an identity of its own; the old one says so.
+    let new = connect(&etcd).await;
+    assert_ne!(new.uid(), store.uid());
+    let error = store.commit(put("a", b"1")).await.unwrap_err().to_string();
+    assert!(error.contains(&new.uid()) && error.contains(&store.uid()), "{error}");
+    assert_eq!(new.list("").await.unwrap().items, vec![], "nothing was written to it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_that_others_raised_ends_what_goes_on_with_the_old_one() {
+    if !require::met("an_epoch_that_others_raised_ends_what_goes_on_with_the_old_one", &missing()) {
+        return;
+    }
+    let etcd = Etcd::start();
+    let (store, other) = (Arc::new(connect(&etcd).await), connect(&etcd).await);
+    let loaded = session::load(&*store).await.unwrap();
+    let from = loaded.revision;
+    let hub = Arc::new(Hub::new(store.epoch(), loaded));
+    let following = tokio::spawn(session::follow(Arc::clone(&store), hub, from));
+    other.raise_epoch(7).await.unwrap();
+    other.commit(put("a", b"1")).await.expect("who raised it goes on");
+    let error = store.commit(put("a", b"2")).await.unwrap_err().to_string();
+    assert!(error.contains("epoch is 7"), "{error}");
+    let ended = tokio::time::timeout(Duration::from_secs(20), following).await.expect("the follower ends").unwrap();
+    assert!(ended.unwrap_err().to_string().contains("start again"));
+}

@@ -7,6 +7,7 @@
 
 mod open;
 mod overlay;
+mod place;
 #[cfg(test)]
 mod power_cut;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use super::{
 };
 
 pub use open::OpenError;
+use place::Place;
 use writer::Request;
 
 type Entry<'a> = (u64, u64, &'a [u8]);
@@ -53,6 +55,8 @@ struct Inner {
     db: Arc<Database>,
     uid: u64,
     epoch: u64,
+    /// `None` on a storage that is no file at a path.
+    place: Option<Place>,
     requests: mpsc::Sender<Request>,
     /// The last durable revision. Its sender lives in the writer: closed means that the writer is gone.
     durable: watch::Receiver<Revision>,
@@ -67,7 +71,9 @@ impl EmbeddedStore {
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let db = open::open_file(path)?;
-        Self::start(db).map_err(|error| OpenError::Start { path: path.to_owned(), cause: error.to_string() })
+        let start = |cause: String| OpenError::Start { path: path.to_owned(), cause };
+        let place = Place::of(path).map_err(|error| start(error.to_string()))?;
+        Self::start(db, Some(place)).map_err(|error| start(error.to_string()))
     }
 
     /// Opens the store on any storage; for tests that control what becomes durable.
@@ -78,10 +84,10 @@ impl EmbeddedStore {
         let db =
             open::builder().create_with_backend(backend).map_err(|error| StoreError::Backend(error.to_string()))?;
         open::initialise(&db)?;
-        Self::start(db)
+        Self::start(db, None)
     }
 
-    fn start(db: Database) -> Result<Self, StoreError> {
+    fn start(db: Database, place: Option<Place>) -> Result<Self, StoreError> {
         open::give_uid(&db)?;
         let txn = db.begin_read().map_err(backend)?;
         let (uid, epoch, revision) = (meta(&txn, UID)?, meta(&txn, EPOCH)?, Revision(meta(&txn, REVISION)?));
@@ -89,8 +95,8 @@ impl EmbeddedStore {
         let db = Arc::new(db);
         let (requests, queue) = mpsc::channel(QUEUE);
         let (durable_tx, durable) = watch::channel(revision);
-        writer::spawn(Arc::clone(&db), queue, durable_tx)?;
-        Ok(EmbeddedStore { inner: Arc::new(Inner { db, uid, epoch, requests, durable }) })
+        writer::spawn(Arc::clone(&db), place.clone(), queue, durable_tx)?;
+        Ok(EmbeddedStore { inner: Arc::new(Inner { db, uid, epoch, place, requests, durable }) })
     }
 
     /// Resolves when the writer has died: nothing can be committed any more, and whether the last commit took place is
@@ -153,6 +159,10 @@ impl Store for EmbeddedStore {
 
     fn epoch(&self) -> u64 {
         self.inner.epoch
+    }
+
+    async fn verify(&self) -> Result<(), StoreError> {
+        self.inner.place.as_ref().map_or(Ok(()), Place::verify)
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {

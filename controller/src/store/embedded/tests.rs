@@ -170,3 +170,17 @@ async fn what_an_attempt_left_is_no_obstacle() {
     EmbeddedStore::open(&files.path(0)).unwrap().commit(put("a", b"1")).await.unwrap();
     assert!(EmbeddedStore::open(&files.directory.path().join("missing/store.redb")).is_err());
 }
+
+#[tokio::test]
+async fn nothing_is_acknowledged_into_a_file_that_was_removed() {
+    let files = Files::new();
+    let path = files.path(1);
+    let store = EmbeddedStore::open(&path).unwrap();
+    store.commit(put("a", b"1")).await.unwrap();
+    store.verify().await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(store.verify().await, Err(StoreError::Replaced(_))));
+    let error = store.commit(put("b", b"2")).await.unwrap_err();
+    assert!(matches!(error, CommitError::Store(StoreError::Replaced(_))), "{error}");
+    assert!(matches!(store.commit(put("c", b"3")).await, Err(CommitError::Store(StoreError::Closed))));
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redb::{Database, ReadableTable, Table};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{COMPACTED, Entry, KV, LOG, META, REVISION, backend, item};
+use super::{COMPACTED, Entry, KV, LOG, META, REVISION, backend, item, place::Place};
 use crate::store::{CommitError, Event, Op, Revision, StoreError, Txn, log_record};
 
 /// Transactions in one commit of the file.
@@ -33,10 +33,8 @@ impl Answer {
         let _gone = match (self, durable) {
             (Answer::Commit(reply, result), Ok(())) => reply.send(result).is_err(),
             (Answer::Compact(reply), Ok(())) => reply.send(Ok(())).is_err(),
-            (Answer::Commit(reply, _), Err(error)) => {
-                reply.send(Err(StoreError::Backend(error.to_string()).into())).is_err()
-            }
-            (Answer::Compact(reply), Err(error)) => reply.send(Err(StoreError::Backend(error.to_string()))).is_err(),
+            (Answer::Commit(reply, _), Err(error)) => reply.send(Err(error.clone().into())).is_err(),
+            (Answer::Compact(reply), Err(error)) => reply.send(Err(error.clone())).is_err(),
         };
     }
 }
@@ -44,6 +42,7 @@ impl Answer {
 /// Starts the writer's thread. It ends when all senders of `queue` are gone, or the file fails.
 pub(super) fn spawn(
     db: Arc<Database>,
+    place: Option<Place>,
     mut queue: mpsc::Receiver<Request>,
     durable: watch::Sender<Revision>,
 ) -> Result<(), StoreError> {
@@ -51,7 +50,10 @@ pub(super) fn spawn(
         let mut group = Vec::new();
         while queue.blocking_recv_many(&mut group, GROUP) > 0 {
             let mut answers = Vec::new();
-            match apply(&db, group.drain(..), &mut answers) {
+            // What is durable in a file that nobody finds again is not acknowledged.
+            let applied = apply(&db, group.drain(..), &mut answers)
+                .and_then(|revision| place.as_ref().map_or(Ok(()), Place::verify).map(|()| revision));
+            match applied {
                 Ok(revision) => {
                     // Watchers first: who reads its own write through a watch finds it there.
                     durable.send_if_modified(|last| std::mem::replace(last, revision) != revision);

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Refused,
     /// The member belongs to another cluster than the others.
     OtherCluster,
+    /// Another store is there, or the store's epoch was raised.
+    OtherStore,
 }
 
 impl Kind {
@@ -42,9 +44,13 @@ impl Kind {
     pub(crate) fn is_of_the_member(self) -> bool {
         match self {
             Kind::NotReached | Kind::Unknown => true,
-            Kind::Compacted | Kind::Future | Kind::TooLarge | Kind::StaleToken | Kind::Refused | Kind::OtherCluster => {
-                false
-            }
+            Kind::Compacted
+            | Kind::Future
+            | Kind::TooLarge
+            | Kind::StaleToken
+            | Kind::Refused
+            | Kind::OtherCluster
+            | Kind::OtherStore => false,
         }
     }
 }
@@ -53,7 +59,7 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure.kind {
             // Going on could mix the data of two clusters.
-            Kind::OtherCluster => StoreError::Damaged(failure.message),
+            Kind::OtherCluster | Kind::OtherStore => StoreError::Replaced(failure.message),
             _ => StoreError::Backend(failure.message),
         }
     }

@@ -8,27 +8,25 @@ mod access;
 mod cluster;
 mod commit;
 mod failure;
+mod identity;
 mod location;
 mod stream;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
 
-use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, TxnOp};
+use etcd_client::{GetOptions, GetResponse, KeyValue};
 
 pub use access::{AccessError, EtcdAccess, EtcdFlags};
 pub(crate) use cluster::{Answer, Cluster, Repeat};
 pub(crate) use failure::{Failure, Kind};
+use identity::{EPOCH, Identity, parse_epoch};
 pub use location::{EtcdLocation, LocationError, SCHEME};
 pub(crate) use stream::Stream;
 pub use watch::EtcdWatch;
 
 use super::{BACKEND_KEYS, CommitError, Item, Listing, Revision, Store, StoreError, Txn, WatchError};
 
-/// Name of the epoch among the backend's own keys.
-const EPOCH: &str = "epoch";
-/// Name of the store's identity.
-const UID: &str = "uid";
 /// Items in one page of a list.
 const PAGE: i64 = 500;
 /// Largest message that is taken from etcd, bytes. etcd's own limit for a request is 1.5 MiB by default; a page of a
@@ -44,8 +42,7 @@ const LISTS: usize = 5;
 pub struct EtcdStore {
     cluster: Arc<Cluster>,
     keys: Arc<Keys>,
-    uid: String,
-    epoch: u64,
+    identity: Arc<Identity>,
 }
 
 /// Where keys lie in etcd.
@@ -113,11 +110,9 @@ impl EtcdStore {
     pub async fn connect(location: &EtcdLocation, access: &EtcdAccess) -> Result<Self, StoreError> {
         let cluster = Arc::new(Cluster::new(location, access, CALL));
         let keys = Keys::new(&location.prefix);
-        let epoch = first(&cluster, &keys.meta(EPOCH), "1".to_owned()).await?;
-        let epoch = parse_epoch(&keys.meta(EPOCH), &epoch)?;
-        let uid = first(&cluster, &keys.meta(UID), format!("{:016x}", fastrand::u64(1..))).await?;
+        let identity = Arc::new(Identity::of(&cluster, &keys).await?);
         cluster.look_around().await?;
-        Ok(EtcdStore { cluster, keys: Arc::new(keys), uid, epoch })
+        Ok(EtcdStore { cluster, keys: Arc::new(keys), identity })
     }
 
     /// One read. Linearizable: it sees every commit that was acknowledged before it.
@@ -185,37 +180,11 @@ fn etcd_range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     (prefix.as_bytes().to_vec(), end)
 }
 
-/// The value of a key, which gets `default` where it has none: of several controllers at once, one decides.
-async fn first(cluster: &Cluster, key: &str, default: String) -> Result<String, StoreError> {
-    let make = |client: etcd_client::Client| {
-        let absent = etcd_client::Compare::create_revision(key, etcd_client::CompareOp::Equal, 0);
-        let txn = etcd_client::Txn::new()
-            .when([absent])
-            .and_then([TxnOp::put(key, default.as_str(), None::<PutOptions>)])
-            .or_else([TxnOp::get(key, None)]);
-        async move { client.kv_client().txn(txn).await }
-    };
-    let answer = cluster.call("reading the epoch and the identity", Repeat::Harmless, make).await?.answer;
-    if answer.succeeded() {
-        return Ok(default);
-    }
-    let found = answer.op_responses().into_iter().find_map(|response| match response {
-        etcd_client::TxnOpResponse::Get(get) => get.kvs().first().map(|kv| kv.value().to_vec()),
-        _ => None,
-    });
-    Ok(found.map(|value| String::from_utf8_lossy(&value).into_owned()).unwrap_or_default())
-}
-
-fn parse_epoch(key: &str, text: &str) -> Result<u64, StoreError> {
-    let epoch = text.parse::<u64>().ok().filter(|epoch| *epoch >= 1);
-    epoch.ok_or_else(|| StoreError::Damaged(format!("etcd's key {key} should hold an epoch, but holds {text:?}")))
-}
-
 impl Store for EtcdStore {
     type Watch = EtcdWatch;
 
     fn uid(&self) -> String {
-        self.uid.clone()
+        self.identity.uid.clone()
     }
 
     async fn raise_epoch(&self, to: u64) -> Result<(), StoreError> {
@@ -230,7 +199,10 @@ impl Store for EtcdStore {
                 .when(super::Precondition::ModRevision(key.clone(), item.mod_revision))
                 .then(super::Op::Put(key.clone(), to.to_string().into_bytes()));
             match self.commit(txn).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.identity.raised(to);
+                    return Ok(());
+                }
                 Err(CommitError::Store(error)) => return Err(error),
                 // Somebody else raises it too.
                 Err(CommitError::Conflict { .. } | CommitError::RepeatedKey(_)) => {}
@@ -240,7 +212,11 @@ impl Store for EtcdStore {
     }
 
     fn epoch(&self) -> u64 {
-        self.epoch
+        self.identity.opened
+    }
+
+    async fn verify(&self) -> Result<(), StoreError> {
+        Ok(self.identity.verify(&self.cluster, &self.keys).await?)
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -259,14 +235,21 @@ impl Store for EtcdStore {
             match self.list_once(prefix).await {
                 // Its revision went away between two pages.
                 Err(Failure { kind: Kind::Compacted, .. }) => {}
-                other => return Ok(other?),
+                other => {
+                    let listing = other?;
+                    // Afterwards: what was read before this answer was this store's.
+                    self.verify().await?;
+                    return Ok(listing);
+                }
             }
         }
-        Ok(self.list_once(prefix).await?)
+        let listing = self.list_once(prefix).await?;
+        self.verify().await?;
+        Ok(listing)
     }
 
     async fn commit(&self, txn: Txn) -> Result<Revision, CommitError> {
-        commit::commit(&self.cluster, &self.keys, txn).await
+        commit::commit(&self.cluster, &self.keys, &self.identity, txn).await
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<EtcdWatch, WatchError> {

@@ -42,6 +42,7 @@ pub(super) async fn open(store: &EtcdStore, prefix: &str, after: Revision) -> Re
         .with_start_revision(to_etcd(start));
     let (stream, first) =
         Stream::open(&store.cluster, &store.keys.physical(""), &options).await.map_err(StoreError::from)?;
+    store.verify().await?;
     let mut watch = EtcdWatch { keys: Arc::clone(&store.keys), stream, assembly: Assembly::new(prefix, after) };
     watch.take(&first)?;
     if compacted {

@@ -24,6 +24,8 @@ use weir_proto::v1::{
 
 /// How long anything may take.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
+/// After so long without contact a node is gone.
+pub(crate) const GONE_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Controller {
     pub(crate) store: Arc<EmbeddedStore>,
@@ -61,7 +63,7 @@ impl Controller {
         change(&mut sessions);
         let replica = Replica::at(listener.local_addr().unwrap().to_string());
         let elect = Arc::new(Sole::new(ReplicaId::random(), replica));
-        let options = Options { sessions, security, keep_revisions: 10_000 };
+        let options = Options { sessions, security, keep_revisions: 10_000, gone_after: GONE_AFTER };
         let address = controller::start(Arc::clone(&store), elect, listener, options, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run(Duration::from_millis(1500)));
         Controller { store, address, shutdown, running }
