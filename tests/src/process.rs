@@ -11,11 +11,15 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// Path of a binary of this workspace: beside the running program (or a folder up, for test binaries).
+/// Path of a binary of this workspace: beside the running program (or a folder up, for test binaries), or what the
+/// environment names in its place, as `TEST_BINARY_WEIR_AGENT` for `weir-agent`: one of another version.
 ///
 /// # Panics
 /// It was not built.
 pub fn binary(name: &str) -> PathBuf {
+    if let Some(other) = std::env::var_os(format!("TEST_BINARY_{}", name.to_uppercase().replace('-', "_"))) {
+        return other.into();
+    }
     let me = std::env::current_exe().expect("the running program has a path");
     for dir in me.ancestors().skip(1).take(2) {
         let path = dir.join(name);
@@ -24,6 +28,18 @@ pub fn binary(name: &str) -> PathBuf {
         }
     }
     panic!("{name} is not beside {}: build with `cargo build --release --workspace`", me.display());
+}
+
+/// What is missing where `buf` finds nothing.
+pub const BUF_MISSING: &str = "buf (pip install buf-bin; ./test installs it)";
+
+/// The program that judges the contract: where ./test installs it, or on the PATH.
+pub fn buf() -> Option<PathBuf> {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?.join(".tools/venv/bin/buf");
+    if installed.is_file() {
+        return Some(installed);
+    }
+    crate::require::on_path("buf").then(|| "buf".into())
 }
 
 /// A daemon that runs. Killed on drop; `stop` ends it in order.

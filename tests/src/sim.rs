@@ -77,7 +77,7 @@ impl Simulation {
     /// # Errors
     /// It was not ready in time.
     pub fn start(dir: &Path, controllers: &[&str], agents: usize) -> anyhow::Result<Simulation> {
-        Self::named("sim", dir, controllers, agents)
+        Self::with(&["--node", "sim"], dir, controllers, agents)
     }
 
     /// The same with another beginning of the nodes' names.
@@ -85,17 +85,25 @@ impl Simulation {
     /// # Errors
     /// It was not ready in time.
     pub fn named(prefix: &str, dir: &Path, controllers: &[&str], agents: usize) -> anyhow::Result<Simulation> {
+        Self::with(&["--node", prefix], dir, controllers, agents)
+    }
+
+    /// The same with more arguments.
+    ///
+    /// # Errors
+    /// It was not ready in time.
+    pub fn with(more: &[&str], dir: &Path, controllers: &[&str], agents: usize) -> anyhow::Result<Simulation> {
         std::fs::create_dir_all(dir).with_context(|| format!("mkdir {}", dir.display()))?;
         let controllers: Vec<String> = controllers.iter().map(|address| format!("http://{address}")).collect();
         let report = dir.join("report.jsonl");
         let pairs = [
             ("--simulate", agents.to_string()),
-            ("--node", prefix.to_owned()),
             ("--controller", controllers.join(",")),
             ("--state-dir", dir.join("state").display().to_string()),
             ("--simulate-report", report.display().to_string()),
         ];
-        let args: Vec<String> = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+        let mut args: Vec<String> = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+        args.extend(more.iter().map(|arg| (*arg).to_owned()));
         let daemon = Daemon::start("weir-agent", &args, AGENT_READY, &dir.join("simulation.log"))?;
         Ok(Simulation { daemon, agents, report })
     }

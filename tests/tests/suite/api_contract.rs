@@ -7,7 +7,7 @@ use tonic_types::StatusExt as _;
 use weir_proto::v1::{self, byte_rate_limit::Limit};
 use weir_tests::{
     fleet::{self, Clients, Scratch},
-    process::{Daemon, binary},
+    process::{BUF_MISSING, Daemon, binary, buf},
     require,
 };
 
@@ -262,14 +262,11 @@ async fn a_controller_that_must_not_start_says_why() {
 
 #[test]
 fn the_protos_pass_buf_lint() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let buf = [root.join(".tools/venv/bin/buf"), "buf".into()]
-        .into_iter()
-        .find(|path| path.is_file() || require::on_path(&path.display().to_string()));
-    let Some(buf) = buf else {
-        require::met("the_protos_pass_buf_lint", &["buf (pip install buf-bin; ./test installs it)".to_owned()]);
+    let Some(buf) = buf() else {
+        require::met("the_protos_pass_buf_lint", &[BUF_MISSING.to_owned()]);
         return;
     };
-    let out = Command::new(buf).arg("lint").current_dir(root.join("proto")).output().unwrap();
+    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("proto");
+    let out = Command::new(buf).arg("lint").current_dir(proto).output().unwrap();
     assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
 }

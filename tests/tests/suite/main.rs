@@ -15,3 +15,4 @@ mod cli_weirctl;
 mod docs_conditions;
 mod sim_agents;
 mod sim_replicas;
+mod skew;
