@@ -120,7 +120,7 @@ impl Etcd {
             let child = spawn(&all, &log);
             started.push(Member { child, address: format!("127.0.0.1:{client}"), args: all, log });
         }
-        let mut etcd = Etcd { members: started, directory: directory };
+        let mut etcd = Etcd { members: started, directory };
         for i in 0..count {
             etcd.wait_ready(i)?;
         }
