@@ -103,6 +103,18 @@ async fn a_vanished_controller_is_left_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_both_ends_ask_to_stay_alive_ends_no_session() {
+    let scratch = Scratch::new();
+    let (_controller, address) = fleet::controller(&scratch.path(), "127.0.0.1:0").unwrap();
+    let simulation = Simulation::start(&scratch.path().join("sim"), &[&address], 3).unwrap();
+    simulation.until("all connect", SOON, |total| total.connected == 3).await.unwrap();
+    // Three times over the keepalive of each end and the controller's own question after the session.
+    tokio::time::sleep(Duration::from_secs(33)).await;
+    let total = simulation.total().unwrap();
+    assert_eq!((total.connected, total.sessions, total.stale), (3, 3, 0), "nobody had to connect again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_another_controller_a_node_says_within_30_s_that_it_is_stale() {
     let scratch = Scratch::new();
     let (controller, address) = fleet::controller(&scratch.path(), "127.0.0.1:0").unwrap();
