@@ -16,7 +16,7 @@ use super::{
     paging,
     views::Views,
     watch::{self, WatchStream},
-    wire::{intent_from_wire, intent_to_wire, to_i64},
+    wire::{etag, intent_from_wire, intent_to_wire, to_i64},
 };
 use crate::{
     access::Principal,
@@ -52,7 +52,7 @@ impl<S: Store> IntentApi<S> {
     }
 
     fn etag(&self, intent: &Intent) -> String {
-        etag(self.store.epoch(), intent.mod_revision)
+        etag(self.store.epoch(), intent)
     }
 
     fn answer(&self, intent: &Intent) -> v1::Intent {
@@ -140,10 +140,6 @@ impl<S: Store> IntentApi<S> {
         }
         Err(errors::etag_mismatch(&intent.record.name.to_string(), &current))
     }
-}
-
-pub(super) fn etag(epoch: u64, mod_revision: u64) -> String {
-    format!("{epoch}-{mod_revision}")
 }
 
 fn contended(name: &IntentName) -> Status {

@@ -11,8 +11,7 @@ use weir_proto::v1;
 
 use super::{
     errors,
-    intents::etag,
-    wire::{intent_to_wire, to_i64},
+    wire::{etag, intent_to_wire, to_i64},
 };
 use crate::{
     access::Principal,
@@ -131,7 +130,7 @@ fn present((epoch, caller): (u64, &Principal), item: &Item) -> Option<v1::Intent
     if !caller.may_view(&intent.record.name.project) {
         return None;
     }
-    Some(intent_to_wire(&intent, etag(epoch, intent.mod_revision)))
+    Some(intent_to_wire(&intent, etag(epoch, &intent)))
 }
 
 /// Only name and uid.

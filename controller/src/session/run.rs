@@ -14,9 +14,9 @@ use super::{
     Hub,
     attach::{AttachError, Attached},
     node_record,
+    options::Shared,
     plan_sync::{AfterNack, NackReason, Push},
     queries::Open,
-    service::Shared,
 };
 use crate::{
     access::Principal,

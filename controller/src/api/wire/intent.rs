@@ -34,6 +34,11 @@ pub(crate) fn intent_from_wire(intent: v1::Intent, out: &mut Violations) -> Opti
     spec_from_wire(&at.field("spec"), spec, out).filter(|_| out.is_empty()).map(|spec| (spec, labels))
 }
 
+/// The etag of an intent in a store of this epoch.
+pub(crate) fn etag(store_epoch: u64, intent: &Intent) -> String {
+    format!("{store_epoch}-{}", intent.mod_revision)
+}
+
 /// An intent without its status. `etag` is empty for one that is not stored.
 pub(crate) fn intent_to_wire(intent: &Intent, etag: String) -> v1::Intent {
     let Intent { record, create_revision, mod_revision: _ } = intent;

@@ -8,7 +8,7 @@ mod report;
 mod rule;
 mod spec;
 
-pub(crate) use intent::{intent_from_wire, intent_status_to_wire, intent_to_wire};
+pub(crate) use intent::{etag, intent_from_wire, intent_status_to_wire, intent_to_wire};
 pub(crate) use intent_to_wire::{
     controls_to_wire, devices_to_wire, mode_to_wire, scope_to_wire, spec_to_wire, workloads_to_wire,
 };
