@@ -15,5 +15,6 @@ pub mod plan;
 pub mod reconcile;
 pub mod resolve;
 pub mod simulate;
+pub mod trace;
 pub mod view;
 pub mod workloads;

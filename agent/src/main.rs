@@ -18,7 +18,7 @@ use weir_agent::{
     measure::Meter,
     reconcile::{self, NodeFacts, Reconciler},
     resolve::NodeSettings,
-    simulate,
+    simulate, trace,
     view::Machine,
 };
 use weir_common::{
@@ -32,7 +32,6 @@ const GRACE: Duration = Duration::from_millis(1500);
 
 fn main() -> ExitCode {
     let Cli { options, command } = Cli::parse();
-    telemetry::init(options.log_format);
     let outcome = match command {
         Some(Command::Release) => release(&options),
         None if let Some(count) = options.simulate.simulate => {
@@ -75,6 +74,7 @@ fn open(options: &Options, open_ledger: OpenLedger) -> anyhow::Result<Opened> {
 }
 
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
+    telemetry::init(options.log_format, None)?;
     let Opened { kernel, ledger, .. } = open(options, Ledger::open_present)?;
     let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
     for setting in &released {
@@ -89,6 +89,8 @@ fn release(options: &Options) -> anyhow::Result<ExitCode> {
 
 #[tokio::main]
 async fn run(options: Options) -> anyhow::Result<()> {
+    let instance = uuid::Uuid::new_v4().to_string();
+    let traces = telemetry::init(options.log_format, Some(trace::service(&instance)))?;
     let Opened { kernel, ledger, quarantined, boot_id } = open(&options, Ledger::open)?;
     let period = options.period();
     let Options {
@@ -115,12 +117,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         node: settings,
         devices: Vec::new(),
     };
-    let identity = Identity {
-        node: node.clone(),
-        node_uid: ledger.node_uid().to_owned(),
-        instance: uuid::Uuid::new_v4().to_string(),
-        boot_id,
-    };
+    let identity = Identity { node: node.clone(), node_uid: ledger.node_uid().to_owned(), instance, boot_id };
 
     let shutdown = shutdown_on_signals()?;
     let meter = Meter::start(kernel.clone(), period).context("start the sampler")?;
@@ -168,6 +165,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         }
         link.run(stop).await
     });
-    tasks.run(GRACE).await?;
-    Ok(())
+    let ended = tasks.run(GRACE).await;
+    traces.end().await;
+    Ok(ended?)
 }

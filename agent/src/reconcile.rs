@@ -20,6 +20,7 @@ use crate::{
     measure::Meter,
     plan::{Offer, Refusal, accept},
     resolve::{NodeSettings, resolve},
+    trace::{Contexts, Traces},
     view::NodeView,
     workloads::{Cgroup, WorkloadSnapshot},
 };
@@ -30,8 +31,8 @@ pub type Taken = Result<Arc<Report>, (Refusal, Option<Fence>)>;
 /// What others ask of the loop.
 #[derive(Debug)]
 pub enum Command {
-    /// Take this plan. Answered after the pass that enforced it.
-    Offer(Offer, oneshot::Sender<Taken>),
+    /// Take this plan, which brings these changes. Answered after the pass that enforced it.
+    Offer(Offer, Contexts, oneshot::Sender<Taken>),
     /// List the cgroups whose path matches the glob (empty for all), each with the intents that choose it.
     Workloads(String, oneshot::Sender<Vec<(Cgroup, Vec<String>)>>),
 }
@@ -78,7 +79,7 @@ impl Reconciler {
         let mut ready = Some(ready);
         while !shutdown.is_cancelled() {
             let started = Instant::now();
-            self.pass(&mut look, plan_changed);
+            self.pass(&mut look, plan_changed, &Traces::default());
             if look.saw_devices && look.saw_workloads {
                 plan_changed = false;
                 if let Some(ready) = ready.take() {
@@ -94,8 +95,9 @@ impl Reconciler {
                         // Whoever asked may be gone.
                         let _gone = reply.send(self.workloads(&look, &pattern));
                     }
-                    Waited::For(Command::Offer(offer, reply)) => {
-                        let answer = self.take(offer, &mut look);
+                    Waited::For(Command::Offer(offer, contexts, reply)) => {
+                        let traces = Traces::begin(&contexts, offer.fence());
+                        let answer = self.take(offer, &traces, &mut look);
                         let _gone = reply.send(answer);
                     }
                 }
@@ -104,18 +106,27 @@ impl Reconciler {
     }
 
     /// Takes a plan and enforces it, or says why not.
-    fn take(&mut self, offer: Offer, look: &mut Look) -> Taken {
+    fn take(&mut self, offer: Offer, traces: &Traces, look: &mut Look) -> Taken {
         let held = self.enforcer.ledger().plan();
         let fence = held.map(|plan| plan.fence);
-        let plan = accept(held, offer).map_err(|refusal| (refusal, fence))?;
-        if self.enforcer.ledger().plan() != Some(&plan) {
-            self.enforcer.accept(plan).map_err(|error| (Refusal::StorageFailed(error.to_string()), fence))?;
+        let storing = traces.step("plan.store");
+        let stored = accept(held, offer).and_then(|plan| {
+            if self.enforcer.ledger().plan() == Some(&plan) {
+                return Ok(());
+            }
+            self.enforcer.accept(plan).map_err(|error| Refusal::StorageFailed(error.to_string()))
+        });
+        drop(storing);
+        if let Err(refusal) = stored {
+            traces.refused(&refusal);
+            return Err((refusal, fence));
         }
-        Ok(self.pass(look, true))
+        Ok(self.pass(look, true, traces))
     }
 
     /// One look at the node and one pass of enforcement.
-    fn pass(&mut self, look: &mut Look, plan_changed: bool) -> Arc<Report> {
+    fn pass(&mut self, look: &mut Look, plan_changed: bool, traces: &Traces) -> Arc<Report> {
+        let resolving = traces.step("resolve");
         let plan = self.enforcer.ledger().plan();
         let paths: Vec<String> = plan.iter().flat_map(|plan| plan.device_paths()).collect();
         let mounts: Vec<String> = plan.iter().flat_map(|plan| plan.mount_paths()).collect();
@@ -152,6 +163,7 @@ impl Reconciler {
         });
         let rules = plan.map(|plan| plan.rules.as_slice()).unwrap_or_default();
         let resolved = resolve(rules, &look.devices, &look.workloads, self.node);
+        drop(resolving);
         let mut report = self.enforcer.pass(Input {
             devices: &look.devices,
             workloads: &look.workloads,
@@ -160,6 +172,7 @@ impl Reconciler {
             now: Instant::now(),
             wall: SystemTime::now(),
             random: fastrand::f64(),
+            traces,
         });
         look.conditions = timed(findings, 0, &look.conditions, SystemTime::now());
         report.node.extend(look.conditions.iter().cloned());

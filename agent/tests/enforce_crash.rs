@@ -21,6 +21,7 @@ use weir_agent::{
     ledger::Ledger,
     plan::{DeviceSelector, DeviceTerm, Directive, Mode, Plan, Rule, Scope, WorkloadSelector, WorkloadTerm},
     resolve::{NodeSettings, resolve},
+    trace::Traces,
     workloads::{Cgroup, WorkloadSnapshot},
 };
 use weir_common::{
@@ -150,6 +151,7 @@ fn pass(enforcer: &mut Enforcer, kernel: &dyn Kernel, devices: &DeviceSnapshot, 
         now: Instant::now(),
         wall: SystemTime::UNIX_EPOCH + Duration::from_secs(1),
         random: 1.0,
+        traces: &Traces::default(),
     });
 }
 

@@ -59,9 +59,9 @@ async fn run() -> anyhow::Result<()> {
         #[cfg(feature = "etcd")]
         etcd,
     } = Config::parse();
-    telemetry::init(log_format);
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
     if let Some(Command::Store(command)) = command {
+        telemetry::init(log_format, None)?;
         let done = match store {
             StoreLocation::File(path) => {
                 // Restoring makes a store; to copy one that is not there would leave an empty one behind.
@@ -78,6 +78,10 @@ async fn run() -> anyhow::Result<()> {
         eprintln!("{done}");
         return Ok(());
     }
+    let id = ReplicaId::random();
+    let service =
+        telemetry::Service { name: "weir-controller", version: env!("CARGO_PKG_VERSION"), instance: id.to_string() };
+    let traces = telemetry::init(log_format, Some(service))?;
     let addresses = Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
     let listener = bind(addresses).await?;
     let address = listener.local_addr().context("asking for the listener's address")?;
@@ -88,7 +92,6 @@ async fn run() -> anyhow::Result<()> {
     let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
     let gone_after = Duration::from_secs(node_gone_after_s);
     let options = Options { sessions, security, keep_revisions, gone_after };
-    let id = ReplicaId::random();
     let address = match store {
         StoreLocation::File(path) => {
             let store = open_file(&path, &shutdown, &mut tasks)?;
@@ -110,7 +113,9 @@ async fn run() -> anyhow::Result<()> {
     };
     println!("weir-controller listening on {address}");
     std::io::stdout().flush().context("writing to standard output")?;
-    tasks.run(GRACE).await.map_err(anyhow::Error::from)
+    let ended = tasks.run(GRACE).await;
+    traces.end().await;
+    Ok(ended?)
 }
 
 /// Opens the embedded store, and makes its directory where there is none.

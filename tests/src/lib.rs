@@ -11,6 +11,7 @@
 #![allow(clippy::print_stderr, reason = "tests and command-line drivers speak to a person")]
 
 pub mod cgroup;
+pub mod collector;
 pub mod disk;
 pub mod etcd;
 pub mod fleet;

@@ -16,6 +16,7 @@ use crate::{
     kernel::{CgroupRef, CgroupVersion, KernelError, LimitSet},
     ledger::Pending,
     resolve::{Resolved, SettingKey},
+    trace::Writing,
 };
 
 /// Changes that go into one write(2).
@@ -142,6 +143,7 @@ impl Enforcer {
                 }
             }
         }
+        let tracing = self.trace(write, &limits, wanted, input);
         let result = self.kernel.write_limits(&write.cgroup, write.device.num, &limits);
         observed.read_again(&*self.kernel, &write.cgroup);
         for change in &write.changes {
@@ -153,8 +155,14 @@ impl Enforcer {
                 (Ok(()), Ok(held)) if held != to => Some(self.differs(&change.key, to, held)),
                 (Ok(()), _) => None,
             };
+            if let Ok(held) = observed.own(&change.key) {
+                tracing.read_back(held);
+            }
             match finding {
-                Some(finding) => self.failed(&change.key, finding, input),
+                Some(finding) => {
+                    tracing.failed(finding.access.as_ref(), &finding.message);
+                    self.failed(&change.key, finding, input);
+                }
                 None => {
                     self.succeeded(&change.key);
                     // A value that was never seen there was not changed by anybody.
@@ -166,6 +174,20 @@ impl Enforcer {
                 }
             }
         }
+    }
+
+    /// Spans of one write, for the intents whose settings change by it.
+    fn trace(&self, write: &Write, limits: &LimitSet, wanted: &Resolved, input: &Input<'_>) -> Writing {
+        let uid = |change: &'_ Change| match change.action {
+            Action::Set { .. } | Action::Adopt => Some(wanted.settings.get(&change.key)?.winner()?.uid.as_str()),
+            Action::Restore { .. } | Action::Forget | Action::LeaveForeign { .. } => {
+                Some(self.ledger.owned().get(&change.key)?.uid.as_str())
+            }
+        };
+        let file = write.changes.first().map(|change| self.kernel.limit_file(&write.cgroup, change.key.key));
+        let value: Vec<String> = limits.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let value = format!("{} {}", write.device.num, value.join(" "));
+        input.traces.write(write.changes.iter().filter_map(uid), &file.unwrap_or_default(), &value)
     }
 
     fn write_failed(&self, key: &SettingKey, error: &KernelError) -> Finding {

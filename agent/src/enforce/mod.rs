@@ -29,6 +29,7 @@ use crate::{
     ledger::Ledger,
     plan::{Directive, Plan},
     resolve::{Resolved, SettingKey},
+    trace::Traces,
     workloads::WorkloadSnapshot,
 };
 
@@ -52,6 +53,8 @@ pub struct Input<'a> {
     pub wall: SystemTime,
     /// A draw in 0.0..1.0, for back-off.
     pub random: f64,
+    /// Of the changes that this pass carries out.
+    pub traces: &'a Traces,
 }
 
 struct Retry {
@@ -152,6 +155,7 @@ impl Enforcer {
             now: Instant::now(),
             wall: SystemTime::now(),
             random: 1.0,
+            traces: &Traces::default(),
         };
         self.enforce(&nothing, &mut observed, &input);
         before

@@ -101,6 +101,7 @@ impl World {
             now: self.now,
             wall: SystemTime::UNIX_EPOCH,
             random: 1.0,
+            traces: &Traces::default(),
         };
         self.enforcer().pass(input)
     }

@@ -2,6 +2,7 @@
 
 use weir_common::{
     fence::Fence,
+    telemetry::TraceContext,
     units::{LimitKey, LimitValue},
 };
 use weir_proto::v1;
@@ -10,6 +11,7 @@ use crate::{
     devices::DeviceKind,
     kernel::LimitSet,
     plan::{DeviceSelector, DeviceTerm, Directive, Mode, Rule, Scope, WorkloadSelector, WorkloadTerm},
+    trace::Contexts,
 };
 
 /// A fence; absent fields are 0.
@@ -30,6 +32,12 @@ pub(super) fn directive(directive: v1::Directive) -> Directive {
         v1::Directive::Paused => Directive::Paused,
         v1::Directive::Released => Directive::Released,
     }
+}
+
+/// The traces of changes; what is no context is left out.
+pub(super) fn traces(traces: Vec<v1::ChangeTrace>) -> Contexts {
+    let context = |v1::ChangeTrace { uid, traceparent }| Some((uid, TraceContext::parse(&traceparent)?));
+    traces.into_iter().filter_map(context).collect()
 }
 
 /// A rule.

@@ -24,6 +24,7 @@ use crate::{
     enforce::report::Report,
     plan::{Offer, Plan},
     reconcile::{Command, Taken},
+    trace::Contexts,
 };
 
 /// Statuses without a new plan are sent at most this often.
@@ -176,8 +177,8 @@ pub(super) async fn run(
                 Ok(Some(response)) => {
                     contact.heard();
                     let Some(message) = response.message else { continue };
-                    if let Some(offer) = offer(message, &store_uid, &mut incoming, link, &sender) {
-                        offered.push_back(Offered::to(&link.commands, offer));
+                    if let Some((offer, contexts)) = offer(message, &store_uid, &mut incoming, link, &sender) {
+                        offered.push_back(Offered::to(&link.commands, offer, contexts));
                     }
                 }
                 Ok(None) => return Ok(Ended::Broke),
@@ -246,7 +247,13 @@ impl Sender {
 }
 
 /// What a message asks of the loop; queries are answered beside.
-fn offer(message: In, store_uid: &str, incoming: &mut Option<Incoming>, link: &Link, sender: &Sender) -> Option<Offer> {
+fn offer(
+    message: In,
+    store_uid: &str,
+    incoming: &mut Option<Incoming>,
+    link: &Link,
+    sender: &Sender,
+) -> Option<(Offer, Contexts)> {
     match message {
         In::Hello(_) => None,
         In::Init(v1::Init { fence }) => {
@@ -266,17 +273,21 @@ fn offer(message: In, store_uid: &str, incoming: &mut Option<Incoming>, link: &L
                 tracing::error!(%fence, "a whole plan ended with another fence than it began with: not taken");
                 return None;
             }
-            Some(Offer::Whole(Plan { store_uid, fence, directive: from_wire::directive(done.directive()), rules }))
+            let directive = from_wire::directive(done.directive());
+            let offer = Offer::Whole(Plan { store_uid, fence, directive, rules });
+            Some((offer, from_wire::traces(done.traces)))
         }
         In::Delta(delta) => {
             let directive = from_wire::directive(delta.directive());
-            Some(Offer::Delta {
+            let contexts = from_wire::traces(delta.traces);
+            let offer = Offer::Delta {
                 from: from_wire::fence(delta.from),
                 fence: from_wire::fence(delta.fence),
                 apply: delta.apply.into_iter().map(from_wire::rule).collect(),
                 delete: delta.delete,
                 directive,
-            })
+            };
+            Some((offer, contexts))
         }
         In::Query(query) => {
             let (commands, meter, report) = (link.commands.clone(), link.meter.clone(), link.reports.borrow().clone());
@@ -344,12 +355,12 @@ struct Offered {
 
 impl Offered {
     /// Has a plan taken and enforced.
-    fn to(commands: &mpsc::Sender<Command>, offer: Offer) -> Offered {
+    fn to(commands: &mpsc::Sender<Command>, offer: Offer, contexts: Contexts) -> Offered {
         let fence = offer.fence();
         let (reply, answer) = oneshot::channel();
         let commands = commands.clone();
         // Where the loop has ended, the reply is dropped with the command.
-        tokio::spawn(async move { commands.send(Command::Offer(offer, reply)).await });
+        tokio::spawn(async move { commands.send(Command::Offer(offer, contexts, reply)).await });
         Offered { fence, answer }
     }
 
@@ -390,11 +401,11 @@ mod tests {
         let (commands, mut queue) = mpsc::channel(1);
         let fence = Fence { store_epoch: 1, revision: 3, facts_generation: 1 };
         let plan = Plan { store_uid: String::new(), fence, directive: crate::plan::Directive::Active, rules: vec![] };
-        let mut offered = VecDeque::from([Offered::to(&commands, Offer::Whole(plan))]);
+        let mut offered = VecDeque::from([Offered::to(&commands, Offer::Whole(plan), Contexts::new())]);
         for _ in 0..3 {
             assert!(tokio::time::timeout(Duration::from_millis(1), Offered::first(&mut offered)).await.is_err());
         }
-        let Some(Command::Offer(_, reply)) = queue.recv().await else { panic!("the loop is given the offer") };
+        let Some(Command::Offer(_, _, reply)) = queue.recv().await else { panic!("the loop is given the offer") };
         let _taken = reply.send(Ok(Arc::new(Report { fence: Some(fence), ..Report::default() })));
         let answer = Offered::first(&mut offered).await.unwrap();
         assert!(matches!(answer.message, Out::Ack(_)));

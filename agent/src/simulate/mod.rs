@@ -16,6 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use weir_common::{
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
+    telemetry,
     tls::Remote,
     units::Floor,
 };
@@ -29,6 +30,7 @@ use crate::{
     measure::Meter,
     reconcile::{NodeFacts, Reconciler},
     resolve::NodeSettings,
+    trace,
 };
 
 use model::ModelNode;
@@ -84,6 +86,7 @@ pub fn run(options: Options, count: u16) -> anyhow::Result<()> {
 
 #[allow(clippy::print_stdout, reason = "the line of readiness is for whoever started it")]
 async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
+    let traces = telemetry::init(options.log_format, Some(trace::service(&uuid::Uuid::new_v4().to_string())))?;
     let period = options.period();
     let Options {
         controller,
@@ -128,9 +131,10 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
         // A loop that died ends the process through its task.
         let _died = first_pass.await;
     }
+    // Before the line of readiness: until then the signal would end the process.
+    let mut asked = signal(SignalKind::user_defined1()).context("install the handler of SIGUSR1")?;
     println!("weir-agent running node={prefix} simulate={count}");
 
-    let mut asked = signal(SignalKind::user_defined1()).context("install the handler of SIGUSR1")?;
     let ending = shutdown.clone();
     tasks.spawn("report", OnDeath::EndProcess, async move {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
@@ -145,8 +149,9 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
         reporter.nodes(&nodes);
         Ok::<(), std::convert::Infallible>(())
     });
-    tasks.run(GRACE).await?;
-    Ok(())
+    let ended = tasks.run(GRACE).await;
+    traces.end().await;
+    Ok(ended?)
 }
 
 /// Starts one node: as `main` does for a real one, but on a model.

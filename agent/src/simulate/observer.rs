@@ -63,10 +63,10 @@ impl Observer {
     pub async fn relay(self, mut from_link: mpsc::Receiver<Command>, to_loop: mpsc::Sender<Command>) {
         while let Some(command) = from_link.recv().await {
             match command {
-                Command::Offer(offer, reply) => {
+                Command::Offer(offer, contexts, reply) => {
                     let offered = offer.fence();
                     let (answer, answered) = oneshot::channel();
-                    if to_loop.send(Command::Offer(offer, answer)).await.is_err() {
+                    if to_loop.send(Command::Offer(offer, contexts, answer)).await.is_err() {
                         return;
                     }
                     let Ok(taken) = answered.await else { return };

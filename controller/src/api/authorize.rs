@@ -144,6 +144,9 @@ where
             let caller = authenticator.authenticate(&connection, request.headers()).await;
             match decide(request.uri().path(), caller) {
                 Ok(caller) => {
+                    if let Some(caller) = &caller {
+                        tracing::Span::current().record("weir.principal", caller.describe());
+                    }
                     // Whatever came with the request is not a caller that was authenticated here.
                     request.extensions_mut().remove::<Principal>();
                     caller.map(|caller| request.extensions_mut().insert(caller));

@@ -7,6 +7,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 use weir_proto::v1::{self, fleet_service_server::FleetService};
 
 use super::{
+    commit::commit,
     errors, paging,
     views::Views,
     wire::{
@@ -60,7 +61,7 @@ impl<S: Store> FleetApi<S> {
             (_, Some(item)) if item.value == value => return Ok(to_i64(item.mod_revision.0)),
             _ => Op::Put(key, value),
         };
-        let revision = self.store.commit(Txn::default().then(op)).await.map_err(|error| errors::commit(&error))?;
+        let revision = commit(&*self.store, Txn::default().then(op)).await.map_err(|error| errors::commit(&error))?;
         self.hub.caught_up(revision).await;
         tracing::info!(name, ?directive, %revision, "directive");
         Ok(to_i64(revision.0))

@@ -8,9 +8,11 @@ use std::{
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
+use weir_common::telemetry::TraceContext;
 use weir_proto::v1::{self, intent_service_server::IntentService};
 
 use super::{
+    commit::commit,
     errors, mask,
     names::{list_prefix, new_name, parse_name},
     paging,
@@ -93,6 +95,7 @@ impl<S: Store> IntentApi<S> {
             create_time: now,
             update_time: now,
             delete_time: None,
+            trace: TraceContext::current(),
         };
         if let Some(existing) = self.stored(&record.name).await? {
             return Err(errors::already_exists(&record.name.to_string(), existing.record.is_deleting()));
@@ -106,7 +109,7 @@ impl<S: Store> IntentApi<S> {
         record.uid = uuid::Uuid::new_v4().to_string();
         let key = intent_key(&record.name);
         let txn = Txn::default().when(Precondition::Absent(key.clone())).then(Op::Put(key, encode(&record)));
-        match self.store.commit(txn).await {
+        match commit(&*self.store, txn).await {
             Ok(Revision(revision)) => {
                 self.hub.caught_up(Revision(revision)).await;
                 tracing::info!(intent = %record.name, uid = record.uid, revision, "created");
@@ -118,11 +121,12 @@ impl<S: Store> IntentApi<S> {
     }
 
     /// Stores a change of `before`; `None` where somebody else was faster.
-    async fn replace(&self, before: &Intent, record: IntentRecord) -> Result<Option<Intent>, Status> {
+    async fn replace(&self, before: &Intent, mut record: IntentRecord) -> Result<Option<Intent>, Status> {
+        record.trace = TraceContext::current();
         let key = intent_key(&record.name);
         let condition = Precondition::ModRevision(key.clone(), Revision(before.mod_revision));
         let txn = Txn::default().when(condition).then(Op::Put(key, encode(&record)));
-        match self.store.commit(txn).await {
+        match commit(&*self.store, txn).await {
             Ok(Revision(revision)) => {
                 self.hub.caught_up(Revision(revision)).await;
                 let create_revision = before.create_revision;
@@ -315,7 +319,7 @@ impl<S: Store> IntentService for IntentApi<S> {
             if force {
                 let key = intent_key(&name);
                 let condition = Precondition::ModRevision(key.clone(), Revision(before.mod_revision));
-                match self.store.commit(Txn::default().when(condition).then(Op::Delete(key))).await {
+                match commit(&*self.store, Txn::default().when(condition).then(Op::Delete(key))).await {
                     Ok(Revision(revision)) => {
                         self.hub.caught_up(Revision(revision)).await;
                         tracing::info!(intent = %name, revision, "removed at once, as was asked");

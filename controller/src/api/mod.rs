@@ -3,11 +3,13 @@
 
 mod accept;
 mod authorize;
+mod commit;
 pub(crate) mod errors;
 mod fleet;
 mod intents;
 mod mask;
 mod names;
+mod observe;
 mod paging;
 mod serve;
 mod views;

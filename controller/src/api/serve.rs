@@ -11,7 +11,7 @@ use weir_proto::v1::{
     intent_service_server::IntentServiceServer, peer_service_server::PeerServiceServer,
 };
 
-use super::{FleetApi, IntentApi, accept, authorize::AuthorizeLayer};
+use super::{FleetApi, IntentApi, accept, authorize::AuthorizeLayer, observe::ObserveLayer};
 use crate::{
     access::{Authenticator, Loopback},
     peers::{PeerApi, Relay},
@@ -180,6 +180,7 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
+        .layer(ObserveLayer)
         .layer(AuthorizeLayer(authenticator))
         .add_service(health_service)
         .add_service(reflection().build_v1().map_err(failed)?)

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tracing::{Instrument as _, info_span};
+use weir_common::telemetry::TRACE;
+
 use super::Leadership;
 use crate::{
     catalog::intent_key,
@@ -32,7 +35,11 @@ async fn remove(store: &impl Store, intent: &Intent, leadership: &Leadership) {
     let txn = Txn::default()
         .when(Precondition::ModRevision(key.clone(), Revision(intent.mod_revision)))
         .then(Op::Delete(key));
-    match store.commit(leadership.fenced(txn)).await {
+    let span = info_span!(target: TRACE, parent: None, "intent.finalize", weir.intent.name = %intent.record.name);
+    if let Some(trace) = &intent.record.trace {
+        trace.adopt(&span);
+    }
+    match store.commit(leadership.fenced(txn)).instrument(span).await {
         Ok(_) => tracing::info!(intent = %intent.record.name, "gone: no node holds it"),
         // Changed meanwhile, or gone already: the next picture shows it. Or another leads: it will do it.
         Err(CommitError::Conflict { .. }) => {}

@@ -1,7 +1,7 @@
 //! The intent: what is stored of it, and what its spec must satisfy as a whole.
 
 use serde::{Deserialize, Serialize};
-use weir_common::units::LimitKey;
+use weir_common::{telemetry::TraceContext, units::LimitKey};
 
 use super::{
     Controls, DeviceSelector, Earlier, FieldPath, IntentName, Labels, NodeSelector, RateLimit, Violations, WallTime,
@@ -212,6 +212,9 @@ pub struct IntentRecord {
     /// Set once deletion was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_time: Option<WallTime>,
+    /// Where the last change stands in its trace, so that what follows from it belongs to the same one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceContext>,
 }
 
 impl IntentRecord {

@@ -38,6 +38,7 @@ pub(crate) fn intent(id: &str, priority: i32, nodes: &[&str]) -> Intent {
         create_time: time,
         update_time: time,
         delete_time: None,
+        trace: None,
     };
     Intent { record, create_revision: revision, mod_revision: revision }
 }

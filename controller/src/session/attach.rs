@@ -1,6 +1,10 @@
 //! Who may have a session: one live agent for each node's name.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -77,6 +81,7 @@ impl Hub {
             labels,
             features,
             sync: None,
+            traces: BTreeMap::new(),
             uids_held: BTreeSet::new(),
             refused: None,
             wake: Arc::clone(&attached.wake),

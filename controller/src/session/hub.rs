@@ -11,12 +11,13 @@ use std::{
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use weir_common::fence::Fence;
+use weir_common::{fence::Fence, telemetry::TraceContext};
 
 use super::{
     plan_sync::{AfterNack, NackReason, PlanSync, Push},
     queries::{Ask, Asks},
     remote::Remote,
+    trace::PlanTrace,
 };
 use crate::{
     catalog::{Catalog, RecordError, Touched},
@@ -64,6 +65,8 @@ pub(super) struct Session {
     pub(super) matching: BTreeMap<IntentName, Arc<Intent>>,
     /// `None` until the node's record is durable.
     pub(super) sync: Option<PlanSync>,
+    /// Traces of changes that were not sent yet, by uid of the intent.
+    pub(super) traces: BTreeMap<String, TraceContext>,
     pub(super) uids_held: BTreeSet<String>,
     pub(super) refused: Option<Condition>,
     pub(super) wake: Arc<Notify>,
@@ -189,9 +192,14 @@ impl Hub {
         self.bump();
     }
 
-    /// What to send to the agent of a session; it is on its way then.
-    pub(super) fn next_push(&self, node: &NodeName, id: u64) -> Option<Push> {
-        self.lock().session(node, id)?.sync.as_mut()?.next()
+    /// What to send to the agent of a session, and the traces of the changes that it brings; it is on its way then.
+    pub(super) fn next_push(&self, node: &NodeName, id: u64) -> Option<(Push, BTreeMap<String, TraceContext>)> {
+        let mut inner = self.lock();
+        let session = inner.session(node, id)?;
+        let push = session.sync.as_mut()?.next()?;
+        let mut traces = std::mem::take(&mut session.traces);
+        traces.retain(|uid, _| push.brings(uid));
+        Some((push, traces))
     }
 
     /// Whether a plan is on its way to the agent of a session.
@@ -423,6 +431,7 @@ impl Inner {
     }
 
     fn intent_changed(&mut self, name: &IntentName, intent: Option<&Arc<Intent>>) {
+        let tracing = PlanTrace::begin(name, intent);
         let mut affected = Vec::new();
         for (node, session) in &mut self.sessions {
             let matching = intent.filter(|intent| plan::matches(intent, node, &session.labels));
@@ -434,8 +443,10 @@ impl Inner {
             };
             if touched {
                 affected.push(node.clone());
+                session.traces.extend(tracing.context());
             }
         }
+        tracing.nodes(affected.len());
         for node in affected {
             self.replan(&node);
         }

@@ -11,6 +11,7 @@ mod queries;
 mod remote;
 mod run;
 mod service;
+mod trace;
 
 pub use attach::AttachError;
 pub use follow::{FollowError, follow, load};

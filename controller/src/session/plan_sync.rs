@@ -33,8 +33,18 @@ pub(crate) enum Push {
 }
 
 impl Push {
-    #[cfg(test)]
-    fn fence(&self) -> Fence {
+    /// Whether it can bring a change of an intent. A whole plan says nothing of what it takes away.
+    pub(crate) fn brings(&self, uid: &str) -> bool {
+        match self {
+            Push::Whole(_) => true,
+            Push::Delta { delta, .. } => {
+                delta.apply.iter().any(|rule| rule.uid == uid) || delta.delete.iter().any(|gone| gone == uid)
+            }
+        }
+    }
+
+    /// The fence that the agent has afterwards.
+    pub(crate) fn fence(&self) -> Fence {
         match self {
             Push::Whole(sent) => sent.fence,
             Push::Delta { fence, .. } => *fence,

@@ -17,6 +17,7 @@ use super::{
     options::Shared,
     plan_sync::{AfterNack, NackReason, Push},
     queries::Open,
+    trace::OnTheirWay,
 };
 use crate::{
     access::Principal,
@@ -178,6 +179,7 @@ pub(super) async fn run<S: Store>(
         last_probe: now,
         retry_at: None,
         aged_at: options.max_age.map(|age| now + jittered(age, fastrand::f64())),
+        on_their_way: OnTheirWay::default(),
     };
     session.send(v1::session_response::Message::Hello(hello)).await?;
     hub.activate(&session.node, attached.id, facts_generation, fence);
@@ -211,6 +213,7 @@ struct Running<'a, S> {
     retry_at: Option<Instant>,
     /// When the session is to end, with what is on its way let through.
     aged_at: Option<Instant>,
+    on_their_way: OnTheirWay,
 }
 
 impl<S: Store> Running<'_, S> {
@@ -239,7 +242,8 @@ impl<S: Store> Running<'_, S> {
                 }
                 // Over its age, what is not on its way yet is for the next session to send.
                 () = attached.wake.notified(), if !self.is_aged() => {
-                    while let Some(push) = self.shared.hub.next_push(&self.node, attached.id) {
+                    while let Some((push, traces)) = self.shared.hub.next_push(&self.node, attached.id) {
+                        self.on_their_way = OnTheirWay::sent(&traces, &self.node, push.fence());
                         self.push(push).await?;
                     }
                 }
@@ -277,7 +281,8 @@ impl<S: Store> Running<'_, S> {
                     self.send(Message::InitApply(v1::InitApply { rule })).await?;
                 }
                 let directive = directive_to_wire(sent.directive);
-                self.send(Message::InitDone(v1::InitDone { fence, directive })).await
+                let traces = self.on_their_way.to_wire();
+                self.send(Message::InitDone(v1::InitDone { fence, directive, traces })).await
             }
             Push::Delta { from, fence, delta, directive } => {
                 let delta = v1::PlanDelta {
@@ -286,6 +291,7 @@ impl<S: Store> Running<'_, S> {
                     apply: delta.apply.iter().map(rule_to_wire).collect(),
                     delete: delta.delete,
                     directive: directive_to_wire(directive),
+                    traces: self.on_their_way.to_wire(),
                 };
                 self.send(Message::Delta(delta)).await
             }
@@ -332,7 +338,10 @@ impl<S: Store> Running<'_, S> {
         board.report(&self.node, report, acknowledges, Instant::now());
         let mut settled = false;
         match fence {
-            Some(fence) if acknowledges => settled = hub.acknowledged(&self.node, id, fence, &held),
+            Some(fence) if acknowledges => {
+                settled = hub.acknowledged(&self.node, id, fence, &held);
+                self.on_their_way.accepted(fence);
+            }
             _ => hub.held(&self.node, id, &held),
         }
         if settled && let Err(error) = node_record::settle(&**store, &self.node, &self.ledger.uid, &self.labels).await {
@@ -349,6 +358,7 @@ impl<S: Store> Running<'_, S> {
             _ => NackReason::Other,
         };
         let fence = fence.map(fence_from_wire).unwrap_or_default();
+        self.on_their_way.refused(fence, &reason);
         let held = held.map_or_else(|| "none".to_owned(), |held| fence_from_wire(held).to_string());
         tracing::warn!(node = %self.node, %fence, %held, reason, message, "the agent refused a plan");
         let mut text = format!("the agent refused the plan {fence}, it holds {held}: {message}");

@@ -15,4 +15,5 @@ mod cli_weirctl;
 mod docs_conditions;
 mod sim_agents;
 mod sim_replicas;
+mod sim_traces;
 mod skew;

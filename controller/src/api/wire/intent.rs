@@ -42,8 +42,18 @@ pub(crate) fn etag(store_epoch: u64, intent: &Intent) -> String {
 /// An intent without its status. `etag` is empty for one that is not stored.
 pub(crate) fn intent_to_wire(intent: &Intent, etag: String) -> v1::Intent {
     let Intent { record, create_revision, mod_revision: _ } = intent;
-    let IntentRecord { name, uid, generation, labels, spec, earlier_nodes: _, create_time, update_time, delete_time } =
-        record;
+    let IntentRecord {
+        name,
+        uid,
+        generation,
+        labels,
+        spec,
+        earlier_nodes: _,
+        create_time,
+        update_time,
+        delete_time,
+        trace: _,
+    } = record;
     v1::Intent {
         name: name.to_string(),
         uid: uid.clone(),

@@ -1,0 +1,67 @@
+//! A layer around all services: each unary call is a span, a child of what the caller sent as `traceparent`. Calls that stream
+//! for as long as they can are none: sessions, watches, and what replicas tell each other.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tonic::{Code, body::Body};
+use tower::{Layer, Service};
+use tracing::Instrument as _;
+use weir_common::telemetry::rpc;
+
+/// Services of which every call that does not stream is traced.
+const TRACED: [&str; 2] = ["weir.v1.IntentService/", "weir.v1.FleetService/"];
+/// Calls of these that stream.
+const STREAMS: [&str; 1] = ["weir.v1.IntentService/WatchIntents"];
+
+/// Puts [`Observe`] around services.
+#[derive(Clone, Debug)]
+pub(super) struct ObserveLayer;
+
+impl<S> Layer<S> for ObserveLayer {
+    type Service = Observe<S>;
+
+    fn layer(&self, inner: S) -> Observe<S> {
+        Observe { inner }
+    }
+}
+
+/// Traces calls.
+#[derive(Clone)]
+pub(super) struct Observe<S> {
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for Observe<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.uri().path().trim_start_matches('/');
+        if STREAMS.contains(&method) || !TRACED.iter().any(|service| method.starts_with(service)) {
+            return Box::pin(self.inner.call(request));
+        }
+        let span = rpc::server_span(method, request.headers());
+        let call = self.inner.call(request).instrument(span.clone());
+        Box::pin(async move {
+            let response = call.await?;
+            // An error without a message is in the headers; a success is in the trailers.
+            let code = response.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+            rpc::ended(&span, code);
+            Ok(response)
+        })
+    }
+}
