@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use weir_agent::{
     config::{Cli, Command, Options, is_node_name},
     enforce::{Enforcer, report::Report},
-    kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel},
+    kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel, sole::SoleAgent},
     ledger::{Ledger, OpenError, Quarantine},
     link::{self, Identity, Link, STALL_MARGIN, state::LinkState},
     measure::Meter,
@@ -22,6 +22,7 @@ use weir_agent::{
     view::Machine,
 };
 use weir_common::{
+    errors::chain,
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
     units::Floor,
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         None => run(options).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
-        tracing::error!("{error:#}");
+        tracing::error!("{}", chain(error.as_ref()));
         ExitCode::FAILURE
     })
 }
@@ -51,6 +52,7 @@ struct Opened {
     ledger: Ledger,
     quarantined: Vec<Quarantine>,
     boot_id: String,
+    sole: SoleAgent,
 }
 
 /// Opens or makes a ledger: `Ledger::open` or `Ledger::open_present`.
@@ -63,6 +65,7 @@ fn open(options: &Options, open_ledger: OpenLedger) -> anyhow::Result<Opened> {
     );
     let hierarchy = hierarchy::find(options.cgroup_root.as_deref())?;
     let root = hierarchy.root.clone();
+    let sole = SoleAgent::take(&hierarchy)?;
     let kernel = RealKernel::open(hierarchy).with_context(|| format!("open {}", root.display()))?;
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("read the boot id")?;
     let boot_id = boot_id.trim().to_owned();
@@ -70,12 +73,12 @@ fn open(options: &Options, open_ledger: OpenLedger) -> anyhow::Result<Opened> {
     for set_aside in &quarantined {
         tracing::error!(cause = set_aside.cause, kept_as = %set_aside.kept_as.display(), "a damaged file is set aside");
     }
-    Ok(Opened { kernel: Arc::new(kernel), ledger, quarantined, boot_id })
+    Ok(Opened { kernel: Arc::new(kernel), ledger, quarantined, boot_id, sole })
 }
 
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
     telemetry::init(options.log_format, None)?;
-    let Opened { kernel, ledger, .. } = open(options, Ledger::open_present)?;
+    let Opened { kernel, ledger, sole: _sole, .. } = open(options, Ledger::open_present)?;
     let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
@@ -91,7 +94,7 @@ fn release(options: &Options) -> anyhow::Result<ExitCode> {
 async fn run(options: Options) -> anyhow::Result<()> {
     let instance = uuid::Uuid::new_v4().to_string();
     let traces = telemetry::init(options.log_format, Some(trace::service(&instance)))?;
-    let Opened { kernel, ledger, quarantined, boot_id } = open(&options, Ledger::open)?;
+    let Opened { kernel, ledger, quarantined, boot_id, sole: _sole } = open(&options, Ledger::open)?;
     let period = options.period();
     let Options {
         controller,

@@ -28,6 +28,9 @@ use crate::{
 /// What became of an offered plan: the report of the pass that enforced it, or why it was not taken and the fence held.
 pub type Taken = Result<Arc<Report>, (Refusal, Option<Fence>)>;
 
+/// Least time between two passes in which others are heard.
+const REST: Duration = Duration::from_millis(50);
+
 /// What others ask of the loop.
 #[derive(Debug)]
 pub enum Command {
@@ -86,7 +89,8 @@ impl Reconciler {
                     ready();
                 }
             }
-            let due = started + self.period;
+            // Also after a pass that took longer than a period: who asks is heard.
+            let due = (started + self.period).max(Instant::now() + REST);
             while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
                 match wait(&mut commands, left, shutdown) {
                     Waited::Ended => return,
@@ -263,4 +267,67 @@ pub fn release(
     let devices = view.devices(&[], &[])?;
     let workloads = view.workloads()?;
     Ok(Enforcer::new(kernel, ledger).release_all(&devices, &workloads))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        kernel::{CgroupVersion, fake::FakeKernel},
+        plan::{Directive, Plan},
+    };
+    use weir_common::units::Floor;
+
+    /// A node at which a look takes longer than the time between looks.
+    struct Slow(Duration);
+
+    impl NodeView for Slow {
+        fn devices(&self, _paths: &[String], _mounts: &[String]) -> std::io::Result<DeviceSnapshot> {
+            std::thread::sleep(self.0);
+            Ok(DeviceSnapshot::default())
+        }
+
+        fn workloads(&self) -> std::io::Result<WorkloadSnapshot> {
+            Ok(WorkloadSnapshot::default())
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn plans_and_questions_are_taken_however_long_a_pass_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let kernel: Arc<dyn Kernel> = Arc::new(FakeKernel::new(CgroupVersion::V2));
+        let (ledger, _) = Ledger::open(dir.path(), "boot").unwrap();
+        let node =
+            NodeSettings { floor: Floor { bytes_per_second: 1, operations_per_second: 1 }, version: CgroupVersion::V2 };
+        let period = Duration::from_millis(20);
+        let facts = NodeFacts { labels: BTreeMap::new(), kernel_release: String::new(), node, devices: Vec::new() };
+        let reconciler = Reconciler {
+            enforcer: Enforcer::new(Arc::clone(&kernel), ledger),
+            meter: Meter::unattended(kernel, period),
+            view: Box::new(Slow(period * 4)),
+            node,
+            period,
+            quarantined: Vec::new(),
+            facts: watch::channel(facts).0,
+            reports: watch::channel(Arc::new(Report::default())).0,
+        };
+        let (commands, queue) = mpsc::channel(4);
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        let running = tokio::task::spawn_blocking(move || reconciler.run(queue, &stop, || {}));
+        let within = Duration::from_secs(10);
+        for revision in 1..5 {
+            let fence = Fence { store_epoch: 1, revision, facts_generation: 1 };
+            let plan = Plan { store_uid: String::new(), fence, directive: Directive::Active, rules: vec![] };
+            let (reply, answer) = oneshot::channel();
+            commands.send(Command::Offer(Offer::Whole(plan), Contexts::new(), reply)).await.unwrap();
+            let taken = tokio::time::timeout(within, answer).await.expect("it is taken").unwrap();
+            assert_eq!(taken.unwrap().fence, Some(fence));
+        }
+        let (reply, answer) = oneshot::channel();
+        commands.send(Command::Workloads(String::new(), reply)).await.unwrap();
+        tokio::time::timeout(within, answer).await.expect("it is answered").unwrap();
+        shutdown.cancel();
+        running.await.unwrap();
+    }
 }

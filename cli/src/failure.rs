@@ -75,6 +75,7 @@ impl Failure {
                 Code::NotFound => 4,
                 Code::AlreadyExists | Code::Aborted | Code::FailedPrecondition => 5,
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => 6,
+                Code::Unknown if is_broken(status) => 6,
                 _ => 1,
             },
         }
@@ -99,9 +100,19 @@ impl Failure {
     }
 }
 
+/// Whether the connection broke in the middle of the call.
+fn is_broken(status: &Status) -> bool {
+    std::error::Error::source(status).is_some_and(|source| source.is::<tonic::transport::Error>())
+}
+
 fn refused(status: &Status, located: Option<&str>) -> String {
     if let Some(text) = explain_call(status) {
         return text;
+    }
+    if status.code() == Code::Unknown && is_broken(status) {
+        return "the connection broke before the controller answered: whether it did what was asked is unknown\nhint: look \
+                (weirctl get intents), and try again; is it a TLS port, which https:// speaks to?"
+            .to_owned();
     }
     let details = status.get_error_details();
     // With one violated field the message often only says the same.
@@ -139,7 +150,7 @@ fn refused(status: &Status, located: Option<&str>) -> String {
             "the controller does not know who you are: --tls-cert names a certificate with an identity (docs/security.md)"
         }
         Code::PermissionDenied => "an administrator binds roles in the controller's --access file (docs/security.md)",
-        Code::Unavailable => "the controller, or the node's agent, cannot be reached at present",
+        Code::Unavailable => "it may pass: try again; if not, what is said above is where to look",
         _ => return text,
     };
     format!("{text}\nhint: {hint}")

@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::Parser;
 use tokio_util::sync::CancellationToken;
 use weir_common::{
+    errors::chain,
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
 };
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // One line with the causes: whoever starts it wants to know what to do, not where in the code it was found.
         Err(error) => {
-            eprintln!("weir-controller: {error:#}");
+            eprintln!("weir-controller: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -62,17 +63,18 @@ async fn run() -> anyhow::Result<()> {
     let shutdown = shutdown_on_signals().context("installing the signal handlers")?;
     if let Some(Command::Store(command)) = command {
         telemetry::init(log_format, None)?;
+        // Restoring makes a store; to copy one that is not there would leave an empty one behind.
+        let makes = matches!(command, StoreCommand::Restore { .. });
+        let work = maintain::prepare(command)?;
         let done = match store {
             StoreLocation::File(path) => {
-                // Restoring makes a store; to copy one that is not there would leave an empty one behind.
-                let makes = matches!(command, StoreCommand::Restore { .. });
                 anyhow::ensure!(makes || path.exists(), "there is no store {}", path.display());
-                maintain::run(&EmbeddedStore::open(&path)?, &command).await?
+                maintain::run(&EmbeddedStore::open(&path)?, work).await?
             }
             #[cfg(feature = "etcd")]
             StoreLocation::Etcd(location) => {
                 let store = EtcdStore::connect(&location, &EtcdAccess::load(&etcd)?).await?;
-                maintain::run(&store, &command).await?
+                maintain::run(&store, work).await?
             }
         };
         eprintln!("{done}");
@@ -127,7 +129,7 @@ fn open_file(path: &Path, shutdown: &CancellationToken, tasks: &mut TaskSet) -> 
     let (watched, ending) = (store.clone(), shutdown.clone());
     tasks.spawn("store-writer", OnDeath::EndProcess, async move {
         tokio::select! {
-            () = watched.failed() => Err("the store cannot be written"),
+            cause = watched.failed() => Err(cause.to_string()),
             () = ending.cancelled() => Ok(()),
         }
     });

@@ -9,7 +9,7 @@ use std::{
 
 use crate::store::{
     Store, StoreError,
-    backup::{self, BackupError, Summary},
+    backup::{self, Backup, BackupError, Summary},
 };
 
 /// What to do.
@@ -48,22 +48,47 @@ pub enum MaintainError {
     Store(#[from] StoreError),
 }
 
+/// What to do, with all that can be looked at before the store is opened.
+#[derive(Debug)]
+pub enum Work {
+    /// Copy everything to a file.
+    Backup(PathBuf),
+    /// Put this into a new store.
+    Restore(Backup),
+    /// Raise the epoch.
+    RaiseEpoch,
+}
+
+/// Reads what is to be restored, so that a backup that is no good leaves no empty store behind.
+///
+/// # Errors
+/// It is no whole backup.
+pub fn prepare(command: StoreCommand) -> Result<Work, MaintainError> {
+    Ok(match command {
+        StoreCommand::Backup { file } => Work::Backup(file),
+        StoreCommand::Restore { file } => {
+            let from = File::open(&file).map_err(|source| error(&file, source))?;
+            Work::Restore(backup::read(BufReader::new(from))?)
+        }
+        StoreCommand::RaiseEpoch => Work::RaiseEpoch,
+    })
+}
+
 /// Does it; one sentence about what was done.
 ///
 /// # Errors
 /// See [`MaintainError`].
-pub async fn run(store: &impl Store, command: &StoreCommand) -> Result<String, MaintainError> {
-    match command {
-        StoreCommand::Backup { file } => {
-            let Summary { items, epoch } = back_up(store, file).await?;
+pub async fn run(store: &impl Store, work: Work) -> Result<String, MaintainError> {
+    match work {
+        Work::Backup(file) => {
+            let Summary { items, epoch } = back_up(store, &file).await?;
             Ok(format!("{items} items of epoch {epoch} are in {}", file.display()))
         }
-        StoreCommand::Restore { file } => {
-            let from = File::open(file).map_err(|source| error(file, source))?;
-            let Summary { items, epoch } = backup::restore(store, BufReader::new(from), SystemTime::now()).await?;
+        Work::Restore(backup) => {
+            let Summary { items, epoch } = backup::restore(store, backup, SystemTime::now()).await?;
             Ok(format!("{items} items are restored; the epoch is {epoch}, so that agents follow this store"))
         }
-        StoreCommand::RaiseEpoch => {
+        Work::RaiseEpoch => {
             let epoch = backup::next_epoch(store.epoch(), SystemTime::now());
             store.raise_epoch(epoch).await?;
             Ok(format!("the epoch was {} and is {epoch}: agents follow this store from its next start", store.epoch()))

@@ -146,7 +146,7 @@ impl Enforcer {
         let mut observed = Observed::take(&*self.kernel, self.ledger.owned().keys(), workloads);
         let nothing = Resolved::default();
         let changes = diff::diff(&nothing, self.ledger.owned(), &observed, devices);
-        let before: Vec<SettingKey> = self.ledger.owned().keys().cloned().collect();
+        let before = self.ledger.owned().clone();
         let input = Input {
             devices,
             workloads,
@@ -160,8 +160,14 @@ impl Enforcer {
         self.enforce(&nothing, &mut observed, &input);
         before
             .into_iter()
-            .map(|key| {
-                let done = !self.ledger.owned().contains_key(&key);
+            .map(|(key, owned)| {
+                let forgotten = !self.ledger.owned().contains_key(&key);
+                if !forgotten && observed.own(&key).is_ok_and(|held| held == owned.baseline) {
+                    let outcome =
+                        format!("{} is back; the journal could not be told, and lists it still", owned.baseline);
+                    return Released { key, outcome, done: true };
+                }
+                let done = forgotten;
                 let planned = changes.iter().find(|change| change.key == key).map(|change| &change.action);
                 let outcome = match (done, planned) {
                     (true, Some(Action::Restore { to })) => format!("{to} is back"),

@@ -11,6 +11,7 @@ pub mod io_max;
 pub mod io_stat;
 pub mod pressure;
 pub mod real;
+pub mod sole;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 

@@ -59,7 +59,8 @@ enum Record {
 pub(super) struct Journal {
     path: PathBuf,
     boot_id: String,
-    file: File,
+    /// `None` where the file could not be written at the start.
+    file: Option<File>,
     /// Length up to which the file is known to be whole and durable.
     length: u64,
     owned: BTreeMap<SettingKey, Owned>,
@@ -84,14 +85,28 @@ impl Journal {
             None => None,
         };
         // Written anew at each start: that cuts off a torn end and carries over what a damaged file still had.
-        let (file, length) = write_whole(path, boot_id, &replayed.owned).map_err(|source| fail("write", source))?;
+        let written = write_whole(path, boot_id, &replayed.owned);
+        let (file, length) = match written {
+            Ok((file, length)) => (Some(file), length),
+            // There is nothing yet that would be lost by not starting.
+            Err(source) if bytes.is_empty() => return Err(fail("write", source)),
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    path = %path.display(),
+                    "the journal cannot be written: what is owned is known, and can be put back; nothing new is enforced \
+                     until there is space and the file system can be written"
+                );
+                (None, 0)
+            }
+        };
         let journal = Journal {
             path: path.to_owned(),
             boot_id: boot_id.to_owned(),
+            broken: file.is_none(),
             file,
             length,
             owned: replayed.owned,
-            broken: false,
         };
         Ok((journal, quarantine))
     }
@@ -126,17 +141,21 @@ impl Journal {
         if records.is_empty() {
             return Ok(());
         }
-        if self.broken || self.length > COMPACT_ABOVE.max(self.live_bytes() * 4) {
-            let (file, length) = write_whole(&self.path, &self.boot_id, &self.owned)?;
-            (self.file, self.length, self.broken) = (file, length, false);
-        }
+        let file = match &mut self.file {
+            Some(file) if !self.broken && self.length <= COMPACT_ABOVE.max(live_bytes(&self.owned) * 4) => file,
+            _ => {
+                let (file, length) = write_whole(&self.path, &self.boot_id, &self.owned)?;
+                (self.length, self.broken) = (length, false);
+                self.file.insert(file)
+            }
+        };
         let mut text = String::new();
         for record in &records {
             text.push_str(&files::checked_line(&serde_json::to_string(record).map_err(io::Error::other)?));
         }
-        let appended = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        let appended = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         if let Err(error) = appended {
-            let restored = self.file.set_len(self.length).and_then(|()| self.file.seek(io::SeekFrom::End(0)));
+            let restored = file.set_len(self.length).and_then(|()| file.seek(io::SeekFrom::End(0)));
             self.broken = restored.is_err();
             return Err(error);
         }
@@ -146,11 +165,11 @@ impl Journal {
         }
         Ok(())
     }
+}
 
-    /// About what the live records would take.
-    fn live_bytes(&self) -> u64 {
-        self.owned.len() as u64 * 400
-    }
+/// About what the live records would take.
+fn live_bytes(owned: &BTreeMap<SettingKey, Owned>) -> u64 {
+    owned.len() as u64 * 400
 }
 
 struct Replayed {

@@ -57,9 +57,12 @@ impl Lock {
             Err(errno) => return Err(fail(errno.into())),
         }
         let program = std::env::args().next().unwrap_or_default();
-        file.set_len(0).map_err(fail)?;
-        file.rewind().map_err(fail)?;
-        writeln!(file, "pid {} ({program})", std::process::id()).map_err(fail)?;
+        let named = file.set_len(0).and_then(|()| file.rewind());
+        let named = named.and_then(|()| writeln!(file, "pid {} ({program})", std::process::id()));
+        if let Err(error) = named {
+            // It is held all the same, as on a file system that is full.
+            tracing::warn!(%error, path = %path.display(), "the lock does not say who holds it");
+        }
         Ok(Lock { _file: file })
     }
 }

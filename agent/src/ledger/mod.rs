@@ -141,7 +141,15 @@ impl Ledger {
         let mut quarantined = Vec::new();
 
         let uid_file = dir.join("node-uid");
+        // A journal has a line from the first moment on: without one, what was owned is not known any more. That is another
+        // ledger, and controllers say so of the node (LedgerReplaced).
+        let lost = std::fs::metadata(dir.join("journal")).map_or(true, |journal| journal.len() == 0);
         let node_uid = match std::fs::read_to_string(&uid_file) {
+            Ok(text) if !text.trim().is_empty() && lost => {
+                let path = dir.join("journal");
+                tracing::error!(path = %path.display(), "the journal was lost: limits that this agent wrote may be there");
+                new_uid(&uid_file).map_err(fail("write", &uid_file))?
+            }
             Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
             Ok(_) => new_uid(&uid_file).map_err(fail("write", &uid_file))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -244,15 +252,13 @@ fn new_uid(file: &Path) -> io::Result<String> {
     Ok(uid)
 }
 
-/// Moves a damaged file beside, under a name that nothing has yet.
+/// Keeps a damaged file beside, under a name that nothing has yet. A journal stays in its place too, until a new one
+/// replaces it: a crash in between loses nothing of what can still be read of it.
 fn set_aside(file: &Path, plan: bool, cause: String) -> Result<Quarantine, OpenError> {
     let free = (1..).map(|n| PathBuf::from(format!("{}.corrupt-{n}", file.display()))).find(|path| !path.exists());
     let kept_as = free.unwrap_or_else(|| file.with_extension("corrupt"));
-    std::fs::rename(file, &kept_as).map_err(|source| OpenError::Io {
-        step: "set aside",
-        path: file.to_owned(),
-        source,
-    })?;
+    let kept = if plan { std::fs::rename(file, &kept_as) } else { std::fs::hard_link(file, &kept_as) };
+    kept.map_err(|source| OpenError::Io { step: "set aside", path: file.to_owned(), source })?;
     Ok(Quarantine { plan, kept_as, cause })
 }
 

@@ -195,3 +195,61 @@ fn a_release_in_the_wrong_directory_says_so_and_makes_nothing() {
     std::fs::remove_file(wrong.join("node-uid")).unwrap();
     assert!(Ledger::open_present(&wrong, BOOT).is_ok());
 }
+
+#[test]
+fn a_journal_that_cannot_be_written_is_known_all_the_same_and_heals() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    ledger.begin(&[pending("/a", 50, 10)]).unwrap();
+    drop(ledger);
+    // As with a file system that is full: nothing can be written beside.
+    let beside = dir.path().join("journal.new");
+    std::fs::create_dir(&beside).unwrap();
+    let mut ledger = open(dir.path());
+    assert_eq!(ledger.owned()[&key("/a")].baseline, value(50));
+    assert!(ledger.begin(&[pending("/b", 0, 5)]).is_err(), "what is not durable may not be written");
+    assert!(ledger.forget(&[key("/a")]).is_err());
+    assert_eq!(ledger.owned().len(), 1);
+    std::fs::remove_dir(&beside).unwrap();
+    ledger.begin(&[pending("/b", 0, 5)]).unwrap();
+    drop(ledger);
+    assert_eq!(open(dir.path()).owned().len(), 2);
+    // A ledger that never was cannot begin like this.
+    let other = tempfile::tempdir().unwrap();
+    std::fs::create_dir(other.path().join("journal.new")).unwrap();
+    assert!(Ledger::open(other.path(), BOOT).is_err());
+}
+
+#[test]
+fn a_damaged_journal_is_never_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = open(dir.path());
+    ledger.begin(&[pending("/a", 50, 10)]).unwrap();
+    ledger.begin(&[pending("/b", 60, 10)]).unwrap();
+    drop(ledger);
+    let journal = dir.path().join("journal");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&journal, bytes).unwrap();
+    // The new one cannot be written, as where the agent is killed between the two steps.
+    std::fs::create_dir(dir.path().join("journal.new")).unwrap();
+    for _ in 0..2 {
+        let (ledger, quarantined) = Ledger::open(dir.path(), BOOT).unwrap();
+        assert_eq!(quarantined.len(), 1);
+        assert!(!ledger.owned().is_empty(), "what could be read is still owned at the second start");
+    }
+}
+
+#[test]
+fn a_lost_journal_makes_another_ledger() {
+    let dir = tempfile::tempdir().unwrap();
+    let uid = open(dir.path()).node_uid().to_owned();
+    assert_eq!(open(dir.path()).node_uid(), uid);
+    std::fs::write(dir.path().join("journal"), "").unwrap();
+    let emptied = open(dir.path()).node_uid().to_owned();
+    assert_ne!(emptied, uid);
+    assert_eq!(open(dir.path()).node_uid(), emptied, "once");
+    std::fs::remove_file(dir.path().join("journal")).unwrap();
+    assert_ne!(open(dir.path()).node_uid(), emptied);
+}

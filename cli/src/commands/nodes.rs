@@ -61,7 +61,7 @@ pub async fn resume(client: &mut Client, target: &Target, output: Output) -> Res
 pub async fn release(client: &mut Client, options: &Release, output: Output) -> Result<(), Failure> {
     let name = name(&options.target);
     let response = client.fleet.release_node(v1::ReleaseNodeRequest { name: name.clone() }).await?.into_inner();
-    let sentence = format!("released {}: everything is put back, and stays so until it is resumed", called(&name));
+    let sentence = format!("releasing {}: everything is put back, and stays so until it is resumed", called(&name));
     answered(&response, output, &sentence)?;
     if !options.wait.wait {
         return Ok(());
@@ -88,7 +88,11 @@ pub async fn release(client: &mut Client, options: &Release, output: Output) -> 
         if Instant::now() >= deadline {
             let told: Vec<String> = holding
                 .iter()
-                .map(|node| format!("{} holds {}", names::short(&node.name, ""), node.settings_held))
+                .map(|node| {
+                    let why = node.conditions.iter().find(|condition| condition.r#type == "PlanRefused");
+                    let why = why.map(|why| format!(" ({})", why.message)).unwrap_or_default();
+                    format!("{} holds {}{why}", names::short(&node.name, ""), node.settings_held)
+                })
                 .collect();
             return Err(Failure::TimedOut(format!("not all is put back in time: {}", told.join(", "))));
         }

@@ -124,6 +124,12 @@ async fn late(
     let settled = [v1::RuleState::Applied, v1::RuleState::NoMatch];
     for status in statuses.iter().filter(|status| !settled.contains(&status.state()) || status.stale) {
         lines.extend(answer(status));
+        // What is true of the node as such keeps this rule from it too.
+        if status.state() == v1::RuleState::Pending && !status.stale {
+            let node = client.fleet.get_node(v1::GetNodeRequest { name: status.node.clone() }).await?.into_inner();
+            let said = node.conditions.iter().map(|c| format!("    {}", text::condition(c).replace('\n', "\n    ")));
+            lines.extend(said);
+        }
     }
     Ok(lines.join("\n"))
 }

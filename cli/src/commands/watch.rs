@@ -44,7 +44,10 @@ pub async fn run(client: &mut Client, options: Watch, project: &str, output: Out
                 String::new()
             }
             Err(status) if first => return Err(status.into()),
-            Err(status) => format!("the controller does not answer: {}", status.message()),
+            Err(status) if status.code() == tonic::Code::Unavailable => {
+                format!("the controller does not answer: {}", status.message())
+            }
+            Err(status) => Failure::from(status).text(),
         };
         first = false;
         let seconds = started.elapsed().as_secs_f64();

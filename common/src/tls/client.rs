@@ -9,7 +9,8 @@ use tokio::{io::AsyncBufReadExt as _, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::{Channel, Endpoint};
 
-use super::{ALPN, FileError, Side, VERSIONS, chain, explain, files, provider};
+use super::{ALPN, FileError, Side, VERSIONS, explain, files, provider};
+use crate::errors::chain;
 use crate::reload::{Reloaded, Source};
 
 /// How long the server gets to refuse the client's certificate: in TLS 1.3 that comes after the client's handshake is done.

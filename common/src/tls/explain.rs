@@ -13,21 +13,6 @@ pub enum Side {
     Server,
 }
 
-/// An error with its causes, each once.
-pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let one = error.to_string();
-        // Some errors repeat their cause.
-        if !text.ends_with(&one) {
-            text = format!("{text}: {one}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 /// The sentence for an error that TLS caused; `None` for any other.
 pub fn explain(error: &(dyn Error + 'static), side: Side) -> Option<String> {
     let mut next = Some(error);

@@ -11,7 +11,7 @@ mod server;
 use std::sync::Arc;
 
 pub use client::{AddressError, ClientFiles, ClientTls, ConnectError, Remote, SPEAKS_TLS, explain_call};
-pub use explain::{Side, chain, explain};
+pub use explain::{Side, explain};
 pub use files::{FileError, roots};
 pub use identity::{Identity, IdentityError, TrustDomain, uris};
 pub use server::{ServerFiles, ServerTls};

@@ -19,7 +19,10 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
-use weir_common::tls::{SPEAKS_TLS, ServerTls, Side, chain, explain, uris};
+use weir_common::{
+    errors::chain,
+    tls::{SPEAKS_TLS, ServerTls, Side, explain, uris},
+};
 
 use crate::access::ConnectionInfo;
 

@@ -138,7 +138,10 @@ impl Views<'_> {
             Directive::Active => {}
             Directive::Paused => say(Condition::holds("Paused", "Directive", "nothing is changed on this node")),
             Directive::Released => {
-                say(Condition::holds("Released", "Directive", "everything is put back on this node and stays so"));
+                let held = snapshot.as_ref().map_or(0, |snapshot| snapshot.settings_held);
+                let still = if held > 0 { format!("; {held} settings are held still") } else { String::new() };
+                let message = format!("the node is told to put everything back, and to stay so{still}");
+                say(Condition::holds("Released", "Directive", message));
             }
         }
         if let Some(refused) = &state.conflict {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_common::{device::DeviceId, units::Floor};
+use weir_common::{device::DeviceId, fence::Fence, units::Floor};
 
 use super::{Earlier, WallTime};
 
@@ -21,6 +21,10 @@ pub struct NodeRecord {
     /// Identity of a ledger that was lost in the present boot: what it wrote may be in the kernel without an owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_ledger: Option<String>,
+    /// The fence that the agent was seen to hold although the store had not come so far: the store was brought back to an
+    /// earlier state. Until its epoch is above this one's, nothing is sent to the node, however far its revision goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<Fence>,
     /// Labels of the last contact.
     pub labels: Labels,
     /// Labels before, under which the node may have been given rules that it has not been seen to drop.

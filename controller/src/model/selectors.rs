@@ -171,6 +171,9 @@ impl WorkloadTerm {
             check_path(&at.field("cgroup_path"), &self.cgroup_path, out);
         }
         check_text(&at.field("systemd_unit"), &self.systemd_unit, out);
+        if self.systemd_unit.contains('/') {
+            out.add(&at.field("systemd_unit"), "is the name of a unit, which has no `/`");
+        }
         check_texts(&at.field("namespaces"), &self.namespaces, out);
         check_texts(&at.field("pod_names"), &self.pod_names, out);
         check_match_labels(&at.field("match_labels"), &self.labels, out);

@@ -45,6 +45,7 @@ mod tests {
             uid: "u".into(),
             boot_id: String::new(),
             lost_ledger: None,
+            ahead: None,
             labels: [("zone".to_owned(), label.to_owned())].into(),
             earlier_labels: Earlier::default(),
             first_seen: time,

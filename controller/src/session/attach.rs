@@ -15,7 +15,7 @@ use super::{
     plan_sync::PlanSync,
     queries::Ask,
 };
-use crate::model::{Labels, NodeName};
+use crate::model::{Condition, Labels, NodeName};
 
 /// A session is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +110,13 @@ impl Hub {
         }
         drop(inner);
         self.bump();
+    }
+
+    /// The session gets no plan, and this is why.
+    pub(super) fn hold_back(&self, node: &NodeName, id: u64, why: Condition) {
+        if let Some(session) = self.lock().session(node, id) {
+            session.refused = Some(why);
+        }
     }
 
     /// The stream ended. Whether the session was still the node's.

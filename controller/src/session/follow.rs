@@ -50,7 +50,7 @@ pub async fn follow<S: Store>(store: Arc<S>, hub: Arc<Hub>, from: Revision) -> R
                 position = catalog.revision;
                 hub.replace(catalog);
             }
-            WatchError::Store(error) if error.is_retryable() && !matches!(error, StoreError::Closed) => {
+            WatchError::Store(error) if error.is_retryable() && !matches!(error, StoreError::Closed(_)) => {
                 let wait = Backoff::RECONNECT.wait(attempt, fastrand::f64());
                 tracing::warn!(%error, ?wait, "the watch failed; again after a wait");
                 attempt += 1;

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use weir_common::fence::Fence;
+
 use crate::{
     catalog::{RecordError, decode_node, encode, node_key},
     model::{Earlier, Labels, NodeName, NodeRecord},
@@ -16,6 +18,8 @@ const ATTEMPTS: usize = 8;
 pub(super) struct LedgerId {
     pub(super) uid: String,
     pub(super) boot_id: String,
+    /// The fence that it holds, where the store has not come so far.
+    pub(super) ahead: Option<Fence>,
 }
 
 impl LedgerId {
@@ -25,6 +29,12 @@ impl LedgerId {
             return None;
         }
         if before.uid == self.uid { before.lost_ledger.clone() } else { Some(before.uid.clone()) }
+    }
+
+    /// How far it is ahead of the store, now or as of an earlier contact under the same epoch.
+    fn ahead(&self, before: &NodeRecord, epoch: u64) -> Option<Fence> {
+        let earlier = before.ahead.filter(|fence| fence.store_epoch >= epoch && before.uid == self.uid);
+        self.ahead.max(earlier)
     }
 }
 
@@ -47,12 +57,19 @@ pub(super) async fn remember(
     labels: &Labels,
     now: SystemTime,
 ) -> Result<Revision, RememberError> {
+    let epoch = store.epoch();
     change(store, node, |before| match before {
-        Some(record) if record.uid == ledger.uid && record.labels == *labels && record.boot_id == ledger.boot_id => {
+        Some(record)
+            if record.uid == ledger.uid
+                && record.labels == *labels
+                && record.boot_id == ledger.boot_id
+                && record.ahead == ledger.ahead(&record, epoch) =>
+        {
             None
         }
         Some(mut record) if record.uid == ledger.uid => {
             record.lost_ledger = ledger.lost(&record);
+            record.ahead = ledger.ahead(&record, epoch);
             record.boot_id.clone_from(&ledger.boot_id);
             if record.labels != *labels {
                 let before = std::mem::replace(&mut record.labels, labels.clone());
@@ -65,6 +82,7 @@ pub(super) async fn remember(
             uid: ledger.uid.clone(),
             boot_id: ledger.boot_id.clone(),
             lost_ledger: other.as_ref().and_then(|record| ledger.lost(record)),
+            ahead: ledger.ahead,
             labels: labels.clone(),
             earlier_labels: Earlier::default(),
             first_seen: other.map_or(now.into(), |record| record.first_seen),
@@ -134,7 +152,7 @@ mod tests {
         let start = revision().await;
         let early = SystemTime::UNIX_EPOCH;
 
-        let ledger = |uid: &str, boot: &str| LedgerId { uid: uid.into(), boot_id: boot.into() };
+        let ledger = |uid: &str, boot: &str| LedgerId { uid: uid.into(), boot_id: boot.into(), ahead: None };
         remember(&store, &node, &ledger("u1", "b1"), &old, early).await.unwrap();
         remember(&store, &node, &ledger("u1", "b1"), &old, SystemTime::now()).await.unwrap();
         settle(&store, &node, "u1", &old).await.unwrap();

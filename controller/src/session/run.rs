@@ -32,7 +32,7 @@ use crate::{
     peers::Relay,
     plan::features,
     status::{AgentIdentity, Board},
-    store::Store,
+    store::{Revision, Store},
 };
 
 type Sender = mpsc::Sender<Result<v1::SessionResponse, Status>>;
@@ -146,7 +146,9 @@ pub(super) async fn run<S: Store>(
         },
     )?;
     let guard = Guard { hub, board, relay, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
-    let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id };
+    let present = store.revision().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let ahead = fence.filter(|held| held.store_epoch == store.epoch() && held.revision > present.0);
+    let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id, ahead };
     let known_at =
         node_record::remember(&**store, &node, &ledger, &facts.labels, SystemTime::now()).await.map_err(|error| {
             tracing::error!(%node, %error, "the node's record cannot be stored");
@@ -182,7 +184,10 @@ pub(super) async fn run<S: Store>(
         on_their_way: OnTheirWay::default(),
     };
     session.send(v1::session_response::Message::Hello(hello)).await?;
-    hub.activate(&session.node, attached.id, facts_generation, fence);
+    match hub.node(&session.node).and_then(|known| known.record.ahead) {
+        Some(ahead) if ahead.store_epoch >= store.epoch() => session.hold_back(attached.id, ahead, present),
+        _ => hub.activate(&session.node, attached.id, facts_generation, fence),
+    }
     let result = session.serve(attached, &mut inbound).await;
     drop(guard);
     result
@@ -372,6 +377,20 @@ impl<S: Store> Running<'_, S> {
             AfterNack::RetryLater => self.retry_at = Some(Instant::now() + self.shared.options.retry_after),
             AfterNack::PushAgain | AfterNack::Wait | AfterNack::Ignore => {}
         }
+    }
+
+    /// The agent follows a state that this store has lost: to go on from an earlier one would pass unnoticed once its
+    /// revision has caught up.
+    fn hold_back(&self, id: u64, ahead: Fence, present: Revision) {
+        tracing::warn!(node = %self.node, %ahead, revision = %present, "the agent is ahead of the store: no plan is sent");
+        let text = format!(
+            "the agent follows {ahead}, which this store has not reached ({present}) or had lost: an older state of it was \
+             brought back, so no plan is sent and the node keeps what it has; where the fleet is to follow this state, \
+             raise its epoch (weir-controller store raise-epoch)"
+        );
+        let condition = Condition::holds("PlanRefused", "LowerFence", text);
+        self.shared.relay.refusal(&self.node, condition_to_wire(&condition));
+        self.shared.hub.hold_back(&self.node, id, condition);
     }
 
     fn is_aged(&self) -> bool {

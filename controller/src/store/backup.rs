@@ -33,6 +33,9 @@ enum Line {
     },
     Tail {
         items: usize,
+        /// CRC-32 of all lines before, with their ends; copies of earlier versions have none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        crc32: Option<u32>,
     },
 }
 
@@ -98,36 +101,40 @@ pub async fn write(store: &impl Store, to: &mut impl Write) -> Result<Summary, B
     items.sort_by_key(|item| item.create_revision);
     let head =
         Line::Head { weir_store_backup: FORMAT, store_uid: store.uid(), epoch: store.epoch(), revision: revision.0 };
-    put(to, &head)?;
+    let mut crc = crc32fast::Hasher::new();
+    put(to, &head, &mut crc)?;
     let count = items.len();
     for item in items {
         let value = match String::from_utf8(item.value) {
             Ok(text) => Value::Text(text),
             Err(bytes) => Value::Base64(STANDARD.encode(bytes.as_bytes())),
         };
-        put(to, &Line::Item { key: item.key, value })?;
+        put(to, &Line::Item { key: item.key, value }, &mut crc)?;
     }
-    put(to, &Line::Tail { items: count })?;
+    let tail = Line::Tail { items: count, crc32: Some(crc.clone().finalize()) };
+    put(to, &tail, &mut crc)?;
     to.flush()?;
     Ok(Summary { items: count, epoch: store.epoch() })
 }
 
-fn put(to: &mut impl Write, line: &Line) -> Result<(), BackupError> {
-    serde_json::to_writer(&mut *to, line).map_err(io::Error::from)?;
-    to.write_all(b"\n")?;
+fn put(to: &mut impl Write, line: &Line, crc: &mut crc32fast::Hasher) -> Result<(), BackupError> {
+    let mut text = serde_json::to_vec(line).map_err(io::Error::from)?;
+    text.push(b'\n');
+    crc.update(&text);
+    to.write_all(&text)?;
     Ok(())
 }
 
 /// Puts the items of a backup into an empty store and raises its epoch above the backup's.
 ///
 /// # Errors
-/// See [`BackupError`]; the whole file is read before the first commit.
-pub async fn restore(store: &impl Store, from: impl BufRead, now: SystemTime) -> Result<Summary, BackupError> {
+/// See [`BackupError`].
+pub async fn restore(store: &impl Store, backup: Backup, now: SystemTime) -> Result<Summary, BackupError> {
     let items = store.list("").await?.items.len();
     if items > 0 {
         return Err(BackupError::NotEmpty { items });
     }
-    let (epoch, items) = read(from)?;
+    let Backup { epoch, items } = backup;
     let epoch = next_epoch(epoch.max(store.epoch()), now);
     // First of all: a restore that is cut off leaves a store that nobody takes for a continuation of the old one.
     store.raise_epoch(epoch).await?;
@@ -142,12 +149,30 @@ pub async fn restore(store: &impl Store, from: impl BufRead, now: SystemTime) ->
 
 type Items = Vec<(String, Vec<u8>)>;
 
-/// The epoch and the items of a whole backup.
-fn read(from: impl BufRead) -> Result<(u64, Items), BackupError> {
+/// A whole backup that was read.
+#[derive(Debug)]
+pub struct Backup {
+    epoch: u64,
+    items: Items,
+}
+
+/// Reads a backup to its end.
+///
+/// # Errors
+/// It cannot be read, or is not whole: then there is nothing to restore from.
+pub fn read(mut from: impl BufRead) -> Result<Backup, BackupError> {
     let (mut epoch, mut items, mut tail, mut last) = (None, Items::new(), None, 0);
-    for (number, text) in (1..).zip(from.lines()) {
+    let mut crc = crc32fast::Hasher::new();
+    let mut text = Vec::new();
+    for number in 1.. {
+        text.clear();
+        if from.read_until(b'\n', &mut text)? == 0 {
+            break;
+        }
         let damaged = |cause: String| BackupError::Damaged { line: number, cause };
-        let line: Line = serde_json::from_str(&text?).map_err(|error| damaged(error.to_string()))?;
+        let line: Line = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let before = crc.clone().finalize();
+        crc.update(&text);
         last = number;
         match line {
             Line::Head { weir_store_backup, .. } if weir_store_backup > FORMAT => {
@@ -166,11 +191,14 @@ fn read(from: impl BufRead) -> Result<(u64, Items), BackupError> {
                 };
                 items.push((key, value));
             }
-            Line::Tail { items } => tail = Some(items),
+            Line::Tail { items: count, crc32: Some(expected) } if expected != before && count == items.len() => {
+                return Err(damaged("its checksum is wrong: something before it was altered".to_owned()));
+            }
+            Line::Tail { items, .. } => tail = Some(items),
         }
     }
     match (epoch, tail) {
-        (Some(epoch), Some(count)) if count == items.len() => Ok((epoch, items)),
+        (Some(epoch), Some(count)) if count == items.len() => Ok(Backup { epoch, items }),
         (_, Some(count)) => Err(BackupError::Damaged {
             line: last,
             cause: format!("{count} items were written, {} are here", items.len()),
@@ -207,14 +235,17 @@ mod tests {
         let (old, new) = (open(&directory, "old"), open(&directory, "new"));
         let copy = filled(&old).await;
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
-        assert_eq!(restore(&new, copy.as_slice(), now).await.unwrap(), Summary { items: 3, epoch: 1000 });
+        assert_eq!(
+            restore(&new, read(copy.as_slice()).unwrap(), now).await.unwrap(),
+            Summary { items: 3, epoch: 1000 }
+        );
         let contents = async |store: &EmbeddedStore| -> Vec<(String, Vec<u8>)> {
             let mut items = store.list("").await.unwrap().items;
             items.sort_by_key(|item| item.create_revision);
             items.into_iter().map(|item| (item.key, item.value)).collect()
         };
         assert_eq!(contents(&new).await, contents(&old).await);
-        let again = restore(&new, copy.as_slice(), now).await.unwrap_err();
+        let again = restore(&new, read(copy.as_slice()).unwrap(), now).await.unwrap_err();
         assert!(matches!(again, BackupError::NotEmpty { items: 3 }));
     }
 
@@ -225,7 +256,8 @@ mod tests {
         let text = String::from_utf8(copy).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let newer = text.replacen("\"weir_store_backup\":1", "\"weir_store_backup\":9", 1);
-        let bad: [(String, &str); 6] = [
+        let bad: [(String, &str); 7] = [
+            (text.replacen("\"1\"", "\"2\"", 1), "checksum"),
             (lines[..4].join("\n"), "cut off"),
             ([lines[0], lines[1], lines[4]].join("\n"), "3 items were written"),
             (lines[1..].join("\n"), "begins with its head"),
@@ -233,12 +265,14 @@ mod tests {
             (newer, "format 9"),
             (String::new(), "cut off"),
         ];
-        for (number, (bad, why)) in bad.iter().enumerate() {
-            let store = open(&directory, &format!("new{number}"));
-            let error = restore(&store, bad.as_bytes(), SystemTime::now()).await.unwrap_err().to_string();
+        for (bad, why) in &bad {
+            let error = read(bad.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(why), "{why}: {error}");
-            assert_eq!((store.list("").await.unwrap().items.len(), store.epoch()), (0, 1), "{why}");
         }
+        assert_eq!(read(text.as_bytes()).unwrap().items.len(), 3);
+        // Copies of a version that knew no checksum.
+        let end = text.rfind(",\"crc32\"").unwrap();
+        assert_eq!(read(format!("{}}}}}\n", &text[..end]).as_bytes()).unwrap().items.len(), 3);
     }
 
     #[test]

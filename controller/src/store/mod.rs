@@ -175,16 +175,16 @@ pub enum StoreError {
     /// It is not the store that was opened: another took its place, or its epoch was raised. Opening it again helps.
     #[error("the store is no longer the one that this process opened: {0}")]
     Replaced(String),
-    /// The store is shut down, or its writer died.
-    #[error("the store is closed")]
-    Closed,
+    /// The store is shut down, or its writer died of this.
+    #[error("the store is closed: {0}")]
+    Closed(String),
 }
 
 impl StoreError {
     /// Whether a later attempt may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            StoreError::Backend(_) | StoreError::Closed => true,
+            StoreError::Backend(_) | StoreError::Closed(_) => true,
             StoreError::Damaged(_) | StoreError::Replaced(_) => false,
         }
     }

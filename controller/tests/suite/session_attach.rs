@@ -6,6 +6,7 @@ use common::{Agent, Controller, Pushed, create, eventually, intent, update};
 use std::time::Duration;
 
 use tonic_types::StatusExt as _;
+use weir_controller::store::Store as _;
 use weir_proto::v1::{self, session_request};
 
 #[tokio::test]
@@ -124,6 +125,49 @@ async fn a_restart_forgets_nothing_and_a_reconnect_writes_nothing() {
     agent.quiet().await;
     let node = fleet.get_node(v1::GetNodeRequest { name: "nodes/n1".into() }).await.unwrap().into_inner();
     assert_eq!(node.phase(), v1::NodePhase::Connected);
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_ahead_of_a_store_that_went_back_is_sent_nothing_until_the_epoch_is_raised() {
+    let directory = tempfile::tempdir().unwrap();
+    let controller = Controller::start(directory.path()).await;
+    let mut hello = Agent::hello("n1", "uid-n1", "1");
+    let far = controller.revision().await + 3;
+    hello.fence = Some(v1::Fence { store_epoch: 1, revision: far.try_into().unwrap(), facts_generation: 1 });
+    let mut agent = Agent::connect_with(&controller, hello.clone()).await.unwrap();
+    let refused = async |controller: &Controller| {
+        let request = v1::GetNodeRequest { name: "nodes/n1".into() };
+        let node = controller.fleet().await.get_node(request).await.unwrap().into_inner();
+        node.conditions.into_iter().find(|condition| condition.r#type == "PlanRefused")
+    };
+    eventually(async || refused(&controller).await).await;
+
+    // The revision catches up: that heals nothing, not over reconnects and restarts either.
+    let mut intents = controller.intents().await;
+    for i in 0..8 {
+        intents.create_intent(create(intent(&format!("i{i}"), &["n1"], 1 << 20))).await.unwrap();
+    }
+    assert!(controller.revision().await > far);
+    agent.quiet().await;
+    drop(agent);
+    controller.stop().await;
+    let controller = Controller::start(directory.path()).await;
+    hello.instance = "2".into();
+    let mut agent = Agent::connect_with(&controller, hello.clone()).await.unwrap();
+    agent.quiet().await;
+    let condition = refused(&controller).await.expect("it is said");
+    assert!(condition.reason == "LowerFence" && condition.message.contains("raise-epoch"), "{condition:?}");
+
+    controller.store.raise_epoch(5).await.unwrap();
+    drop(agent);
+    controller.stop().await;
+    let controller = Controller::start(directory.path()).await;
+    hello.instance = "3".into();
+    let mut agent = Agent::connect_with(&controller, hello).await.unwrap();
+    assert!(matches!(agent.take().await, Pushed::Whole(_)));
+    assert_eq!(agent.rules.len(), 8);
+    assert_eq!(refused(&controller).await, None);
     controller.stop().await;
 }
 

@@ -14,7 +14,11 @@ mod power_cut;
 mod tests;
 mod writer;
 
-use std::{collections::VecDeque, path::Path, sync::Arc};
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use redb::{Database, ReadTransaction, ReadableDatabase, StorageBackend, TableDefinition};
 use tokio::sync::{mpsc, watch};
@@ -55,11 +59,29 @@ struct Inner {
     db: Arc<Database>,
     uid: u64,
     epoch: u64,
+    /// What the writer died of.
+    failure: Failure,
     /// `None` on a storage that is no file at a path.
     place: Option<Place>,
     requests: mpsc::Sender<Request>,
     /// The last durable revision. Its sender lives in the writer: closed means that the writer is gone.
     durable: watch::Receiver<Revision>,
+}
+
+impl Inner {
+    fn closed(&self) -> StoreError {
+        StoreError::Closed(self.failure.text())
+    }
+}
+
+/// What the writer died of, once it has.
+#[derive(Clone, Debug, Default)]
+struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    fn text(&self) -> String {
+        self.0.get().cloned().unwrap_or_else(|| "it was shut down".to_owned())
+    }
 }
 
 impl EmbeddedStore {
@@ -95,15 +117,17 @@ impl EmbeddedStore {
         let db = Arc::new(db);
         let (requests, queue) = mpsc::channel(QUEUE);
         let (durable_tx, durable) = watch::channel(revision);
-        writer::spawn(Arc::clone(&db), place.clone(), queue, durable_tx)?;
-        Ok(EmbeddedStore { inner: Arc::new(Inner { db, uid, epoch, place, requests, durable }) })
+        let failure = Failure::default();
+        writer::spawn(Arc::clone(&db), place.clone(), queue, durable_tx, failure.clone())?;
+        Ok(EmbeddedStore { inner: Arc::new(Inner { db, uid, epoch, failure, place, requests, durable }) })
     }
 
-    /// Resolves when the writer has died: nothing can be committed any more, and whether the last commit took place is
-    /// known only after opening again.
-    pub async fn failed(&self) {
+    /// Resolves when the writer has died, with the cause: nothing can be committed any more, and whether the last commit
+    /// took place is known only after opening again.
+    pub async fn failed(&self) -> StoreError {
         let mut durable = self.inner.durable.clone();
         while durable.changed().await.is_ok() {}
+        self.inner.closed()
     }
 
     async fn read<T: Send + 'static>(
@@ -120,8 +144,8 @@ impl EmbeddedStore {
         request: impl FnOnce(tokio::sync::oneshot::Sender<T>) -> Request,
     ) -> Result<T, StoreError> {
         let (reply, answer) = tokio::sync::oneshot::channel();
-        self.inner.requests.send(request(reply)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)
+        self.inner.requests.send(request(reply)).await.map_err(|_| self.inner.closed())?;
+        answer.await.map_err(|_| self.inner.closed())
     }
 }
 
@@ -249,7 +273,7 @@ impl Watch for EmbeddedWatch {
             self.position = self.read_up_to;
             let seen = *self.durable.borrow_and_update();
             if seen <= self.read_up_to {
-                self.durable.changed().await.map_err(|_| StoreError::Closed)?;
+                self.durable.changed().await.map_err(|_| self.store.inner.closed())?;
                 continue;
             }
             let (prefix, after) = (self.prefix.clone(), self.read_up_to);

@@ -182,5 +182,7 @@ async fn nothing_is_acknowledged_into_a_file_that_was_removed() {
     assert!(matches!(store.verify().await, Err(StoreError::Replaced(_))));
     let error = store.commit(put("b", b"2")).await.unwrap_err();
     assert!(matches!(error, CommitError::Store(StoreError::Replaced(_))), "{error}");
-    assert!(matches!(store.commit(put("c", b"3")).await, Err(CommitError::Store(StoreError::Closed))));
+    let error = store.commit(put("c", b"3")).await.unwrap_err();
+    assert!(matches!(error, CommitError::Store(StoreError::Closed(_))), "{error}");
+    assert!(error.to_string().contains("was removed"), "the cause is told for ever: {error}");
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redb::{Database, ReadableTable, Table};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{COMPACTED, Entry, KV, LOG, META, REVISION, backend, item, place::Place};
+use super::{COMPACTED, Entry, Failure, KV, LOG, META, REVISION, backend, item, place::Place};
 use crate::store::{CommitError, Event, Op, Revision, StoreError, Txn, log_record};
 
 /// Transactions in one commit of the file.
@@ -45,6 +45,7 @@ pub(super) fn spawn(
     place: Option<Place>,
     mut queue: mpsc::Receiver<Request>,
     durable: watch::Sender<Revision>,
+    failure: Failure,
 ) -> Result<(), StoreError> {
     let run = move || {
         let mut group = Vec::new();
@@ -61,6 +62,8 @@ pub(super) fn spawn(
                 }
                 Err(error) => {
                     tracing::error!(%error, "the store cannot be written; no further commits");
+                    // Before anybody is answered: who asks again is told why. It is set once, here.
+                    let _set_once = failure.0.set(format!("{error}: see to it, and start the controller again"));
                     answers.into_iter().for_each(|answer| answer.send(Err(&error)));
                     return;
                 }

@@ -5,6 +5,8 @@ use std::error::Error as _;
 use etcd_client::Error;
 use tonic::Code;
 
+use weir_common::errors::chain;
+
 use crate::store::StoreError;
 
 /// A call to etcd failed.
@@ -175,18 +177,4 @@ fn has_cause<T: std::error::Error + 'static>(error: &(dyn std::error::Error + 's
         cause = error.source();
     }
     false
-}
-
-/// An error with all its causes; what a cause repeats is left out.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }

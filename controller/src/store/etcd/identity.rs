@@ -96,6 +96,12 @@ impl Identity {
 
 /// The value of a key, which gets `default` where it has none: of several controllers at once, one decides.
 async fn first(cluster: &Cluster, key: &str, default: String) -> Result<String, StoreError> {
+    // Read first: an etcd that takes no writes at present still tells.
+    let read = |client: etcd_client::Client| async move { client.kv_client().get(key, None).await };
+    let found = cluster.call("reading the epoch and the identity", Repeat::Harmless, read).await?.answer;
+    if let Some(kv) = found.kvs().first() {
+        return Ok(String::from_utf8_lossy(kv.value()).into_owned());
+    }
     let make = |client: etcd_client::Client| {
         let absent = Compare::create_revision(key, CompareOp::Equal, 0);
         let txn = etcd_client::Txn::new()
@@ -104,7 +110,7 @@ async fn first(cluster: &Cluster, key: &str, default: String) -> Result<String, 
             .or_else([TxnOp::get(key, None::<GetOptions>)]);
         async move { client.kv_client().txn(txn).await }
     };
-    let answer = cluster.call("reading the epoch and the identity", Repeat::Harmless, make).await?.answer;
+    let answer = cluster.call("making the epoch and the identity", Repeat::Harmless, make).await?.answer;
     if answer.succeeded() {
         return Ok(default);
     }
