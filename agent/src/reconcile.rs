@@ -192,10 +192,10 @@ impl Reconciler {
 
     fn workloads(&self, look: &Look, pattern: &str) -> Vec<(Cgroup, Vec<String>)> {
         let report = self.reports.borrow().clone();
-        let mut chosen: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut chosen: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for setting in &report.settings {
             let intents = chosen.entry(&setting.key.cgroup.path).or_default();
-            intents.extend(setting.claims.iter().map(|claim| claim.intent.clone()));
+            intents.extend(setting.claims.iter().map(|claim| &*claim.intent));
         }
         for intents in chosen.values_mut() {
             intents.sort();
@@ -206,8 +206,8 @@ impl Reconciler {
             .values()
             .filter(|cgroup| pattern.is_empty() || glob::matches(pattern, &cgroup.cgroup.path))
             .map(|cgroup| {
-                let intents = chosen.get(cgroup.cgroup.path.as_str()).cloned().unwrap_or_default();
-                (cgroup.clone(), intents)
+                let intents = chosen.get(cgroup.cgroup.path.as_str()).map(Vec::as_slice).unwrap_or_default();
+                (cgroup.clone(), intents.iter().map(|intent| (*intent).to_owned()).collect())
             })
             .collect()
     }

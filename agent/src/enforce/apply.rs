@@ -1,7 +1,10 @@
 //! Carries changes out, in the order that keeps every promise: durable before written, taken away before given, read back
 //! before forgotten.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use weir_common::device::DeviceId;
 
@@ -51,7 +54,7 @@ impl Enforcer {
             self.carry_out(&write, wanted, observed, input);
         }
         // Do not give where taking failed.
-        let stuck: BTreeSet<String> = wanted
+        let stuck: BTreeSet<Arc<str>> = wanted
             .settings
             .iter()
             .filter(|(key, _)| self.trouble.contains_key(key))
@@ -98,7 +101,7 @@ impl Enforcer {
                     Action::Adopt => change.from,
                     Action::Restore { .. } | Action::Forget | Action::LeaveForeign { .. } => return None,
                 };
-                let uid = wanted.settings.get(&change.key)?.winner()?.uid.clone();
+                let uid = wanted.settings.get(&change.key)?.winner()?.uid.to_string();
                 Some(Pending {
                     key: change.key.clone(),
                     baseline: change.baseline,
@@ -179,7 +182,7 @@ impl Enforcer {
     /// Spans of one write, for the intents whose settings change by it.
     fn trace(&self, write: &Write, limits: &LimitSet, wanted: &Resolved, input: &Input<'_>) -> Writing {
         let uid = |change: &'_ Change| match change.action {
-            Action::Set { .. } | Action::Adopt => Some(wanted.settings.get(&change.key)?.winner()?.uid.as_str()),
+            Action::Set { .. } | Action::Adopt => Some(wanted.settings.get(&change.key)?.winner()?.uid.as_ref()),
             Action::Restore { .. } | Action::Forget | Action::LeaveForeign { .. } => {
                 Some(self.ledger.owned().get(&change.key)?.uid.as_str())
             }

@@ -82,9 +82,9 @@ pub fn diff(
         let remnant = remnants(owned, key).any(|(_, old)| old.is_ours(from));
         let baseline = if remnant { LimitValue::Unlimited } else { from };
         let action = match ours {
-            Some(ours) if from == to && ours.written == to && ours.uid == winner.uid => continue,
+            Some(ours) if from == to && ours.written == to && ours.uid == *winner.uid => continue,
             _ if from == to => Action::Adopt,
-            Some(ours) => Action::Set { to, drift: ours.written == to && ours.uid == winner.uid },
+            Some(ours) => Action::Set { to, drift: ours.written == to && ours.uid == *winner.uid },
             None => Action::Set { to, drift: false },
         };
         changes.push(Change { key: key.clone(), from, baseline, action });

@@ -53,7 +53,7 @@ fn settings(enforcer: &Enforcer, observed: &Observed, input: &Input<'_>) -> Vec<
             effective: effective.map(|(value, _)| value),
             effective_from: effective.and_then(|(_, from)| from.map(str::to_owned)),
             file: enforcer.kernel.limit_file(&key.cgroup, key.key),
-            intent: winner.intent.clone(),
+            intent: winner.intent.to_string(),
             claims: desired.claims.clone(),
             owned: enforcer.ledger.owned().get(key).map(|owned| OwnedReport {
                 baseline: owned.baseline,
@@ -113,7 +113,7 @@ fn rule_report(
     let mut findings = outcome.map(|outcome| outcome.findings.clone()).unwrap_or_default();
     let own: Vec<usize> =
         outcome.iter().flat_map(|outcome| &outcome.settings).filter_map(|key| index.get(key).copied()).collect();
-    let won = |setting: &&SettingReport| setting.claims.first().is_some_and(|claim| claim.uid == rule.uid);
+    let won = |setting: &&SettingReport| setting.claims.first().is_some_and(|claim| *claim.uid == rule.uid);
     let decided: Vec<&SettingReport> = own.iter().filter_map(|i| settings.get(*i)).filter(won).collect();
     let mut wrong = 0;
     if rule.mode == Mode::Enforce && plan.directive == Directive::Active {

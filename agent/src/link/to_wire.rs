@@ -16,7 +16,7 @@ use crate::{
     kernel::CgroupVersion,
     measure::{Achieved, Measurement, Meter, Reason, Source},
     reconcile::NodeFacts,
-    resolve::Claim,
+    resolve::{Claim, why},
     workloads::Cgroup,
 };
 
@@ -259,14 +259,14 @@ fn achieved(achieved: &Achieved) -> v1::Achieved {
     }
 }
 
-fn claim(claim: &Claim) -> v1::Claim {
+fn claim(claims: &[Claim], index: usize, claim: &Claim) -> v1::Claim {
     v1::Claim {
-        intent: claim.intent.clone(),
+        intent: claim.intent.to_string(),
         priority: claim.priority,
         create_revision: claim.create_revision,
         value: Some(limit_value(claim.value)),
         won: claim.won,
-        why: claim.why.clone(),
+        why: why(claims, index),
         observe: claim.observe,
     }
 }
@@ -279,7 +279,7 @@ pub(super) fn explain(
     matches: impl Fn(&str) -> bool,
 ) -> v1::ExplainReply {
     let wanted = |setting: &&SettingReport| {
-        (intent.is_empty() || setting.claims.iter().any(|claim| claim.intent == intent))
+        (intent.is_empty() || setting.claims.iter().any(|claim| *claim.intent == *intent))
             && matches(&setting.key.cgroup.path)
     };
     let settings = report
@@ -295,7 +295,7 @@ pub(super) fn explain(
             let now = crate::condition::timed(report.findings.clone(), 0, &[], SystemTime::now());
             v1::ExplainedSetting {
                 status: Some(status),
-                claims: report.claims.iter().map(claim).collect(),
+                claims: report.claims.iter().enumerate().map(|(i, one)| claim(&report.claims, i, one)).collect(),
                 baseline: report.owned.as_ref().map(|owned| limit_value(owned.baseline)),
                 written: report.owned.as_ref().map(|owned| limit_value(owned.written)),
                 written_for: report.owned.as_ref().map(|owned| fence(owned.fence)),

@@ -10,7 +10,9 @@ mod split;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::{collections::BTreeMap, fmt};
+pub use merge::why;
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use weir_common::{
@@ -47,9 +49,9 @@ impl fmt::Display for SettingKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Identity of the intent.
-    pub uid: String,
+    pub uid: Arc<str>,
     /// Its name.
-    pub intent: String,
+    pub intent: Arc<str>,
     /// Its rank: the lower wins.
     pub rank: i32,
     /// Its priority, for reports.
@@ -62,11 +64,9 @@ pub struct Claim {
     pub observe: bool,
     /// It was taken.
     pub won: bool,
-    /// Why it was taken or not, one sentence.
-    pub why: String,
     /// Shared by the parts among which one limit is split: none of them may be loosened where another could not be
     /// tightened.
-    pub split: Option<String>,
+    pub split: Option<Arc<str>>,
 }
 
 /// A setting as it should be.
@@ -130,7 +130,7 @@ pub fn resolve(rules: &[Rule], devices: &DeviceSnapshot, workloads: &WorkloadSna
     for rule in rules.iter().filter(|rule| rule.mode == Mode::Enforce) {
         if let Some(outcome) = resolved.rules.get_mut(&rule.uid) {
             let lost = |key: &SettingKey| {
-                resolved.settings.get(key).and_then(Desired::winner).is_some_and(|winner| winner.uid != rule.uid)
+                resolved.settings.get(key).and_then(Desired::winner).is_some_and(|winner| *winner.uid != rule.uid)
             };
             if !outcome.settings.is_empty() && outcome.settings.iter().all(lost) {
                 outcome.findings.push(Finding::holds(
@@ -170,7 +170,9 @@ fn claim(
         return outcome;
     }
     let groups = split::groups(rule, &chosen_cgroups, workloads, node.version);
+    let (uid, intent): (Arc<str>, Arc<str>) = (rule.uid.as_str().into(), rule.intent.as_str().into());
     for (index, group) in groups.iter().enumerate() {
+        let split: Option<Arc<str>> = (group.len() > 1).then(|| format!("{}/{index}", rule.uid).into());
         for device in &chosen_devices {
             for (&key, &wanted) in &rule.limits {
                 let shares = split::shares(wanted, group.len(), node.floor.of(key));
@@ -180,16 +182,15 @@ fn claim(
                 for (cgroup, value) in group.iter().zip(shares.values) {
                     let setting = SettingKey { cgroup: cgroup.clone(), device: device.id, key };
                     let claim = Claim {
-                        uid: rule.uid.clone(),
-                        intent: rule.intent.clone(),
+                        uid: Arc::clone(&uid),
+                        intent: Arc::clone(&intent),
                         rank: rule.rank,
                         priority: rule.priority,
                         create_revision: rule.create_revision,
                         value,
                         observe: rule.mode == Mode::Observe,
                         won: false,
-                        why: String::new(),
-                        split: (group.len() > 1).then(|| format!("{}/{index}", rule.uid)),
+                        split: split.clone(),
                     };
                     let desired = settings
                         .entry(setting.clone())
