@@ -244,3 +244,48 @@ async fn pause_and_release_hold_until_resumed() {
     rig.clients.fleet.resume_node(v1::ResumeNodeRequest { name: node }).await.unwrap();
     rig.kernel_holds("a", Some(5 * MIB)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_agent_of_any_name_is_refused_on_one_kernel() {
+    needs_throttle!("a_second_agent_of_any_name_is_refused_on_one_kernel");
+    let mut rig = Rig::new("sole").await;
+    let other = rig.dir().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(binary("weir-agent"));
+        command.args(fleet::agent_args(&other, &rig.address, "n2")).args(more).output().unwrap()
+    };
+    let refused = run(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("one agent a machine"), "{said}");
+    assert!(!other.join("agent").exists(), "it made nothing");
+    // The lock goes with the process, however that ends.
+    rig.agent.as_mut().unwrap().kill();
+    rig.start_agent();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_owned_is_put_back_also_where_the_journal_cannot_be_written() {
+    needs_throttle!("what_is_owned_is_put_back_also_where_the_journal_cannot_be_written");
+    let mut rig = Rig::new("full").await;
+    let dir = rig.tree.child("a").unwrap();
+    cgroup::foreign_rbps(rig.hierarchy(), &dir, &rig.disk.number, Some(40 * MIB));
+    rig.create(rig.read_limit("full", "a", Some(5 << 20))).await;
+    rig.kernel_holds("a", Some(5 * MIB)).await;
+    rig.agent.as_mut().unwrap().kill();
+    // As on a file system that is full: no file can be written beside the journal.
+    let state = rig.dir().join("agent");
+    let beside = state.join("journal.new");
+    std::fs::create_dir(&beside).unwrap();
+    rig.start_agent();
+    rig.reported("full", "applied", |s| s.state() == RuleState::Applied).await;
+    assert_eq!(rig.kernel_rbps("a"), Some(5 * MIB));
+    rig.agent.as_mut().unwrap().kill();
+    let release = Command::new(binary("weir-agent")).arg("release").arg("--state-dir").arg(&state).output().unwrap();
+    let said = String::from_utf8_lossy(&release.stdout).into_owned();
+    assert!(release.status.success() && said.contains("is back"), "{said}{}", String::from_utf8_lossy(&release.stderr));
+    assert_eq!(rig.kernel_rbps("a"), Some(40 * MIB));
+    std::fs::remove_dir(&beside).unwrap();
+    rig.start_agent();
+    rig.kernel_holds("a", Some(5 * MIB)).await;
+}

@@ -13,6 +13,7 @@ use std::{
 use rustix::{
     fs::{FlockOperation, fcntl_lock},
     io::Errno,
+    process::{Flock, FlockType, Pid, fcntl_getlk},
 };
 
 use super::{CgroupVersion, hierarchy::Hierarchy};
@@ -28,13 +29,16 @@ pub struct SoleAgent {
 pub enum SoleError {
     /// Another agent has it.
     #[error(
-        "another weir-agent enforces on the cgroup hierarchy {} already, perhaps with another name or state directory: \
-         one agent a machine; stop that one first",
+        "another weir-agent ({}) enforces on the cgroup hierarchy {} already, perhaps with another name or state \
+         directory: one agent a machine; stop that one first, or ask it through the controller: `weirctl release NODE`",
+        holder.map_or("whose pid is not seen from here".to_owned(), |pid| format!("pid {pid}")),
         root.display()
     )]
     Taken {
         /// Its root.
         root: PathBuf,
+        /// Its pid; `None` where it is in another pid namespace.
+        holder: Option<i32>,
     },
     /// The lock's file cannot be used.
     #[error("lock {}: {source}", file.display())]
@@ -64,7 +68,11 @@ impl SoleAgent {
         let file = File::options().read(true).write(true).open(path).map_err(fail)?;
         match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(SoleAgent { _file: file }),
-            Err(Errno::ACCESS | Errno::AGAIN) => Err(SoleError::Taken { root: root.to_owned() }),
+            Err(Errno::ACCESS | Errno::AGAIN) => {
+                let held = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok().flatten();
+                let holder = held.and_then(|held| held.pid).map(Pid::as_raw_pid);
+                Err(SoleError::Taken { root: root.to_owned(), holder })
+            }
             Err(errno) => Err(fail(errno.into())),
         }
     }
