@@ -83,6 +83,8 @@ pub struct RuleReport {
 pub struct Report {
     /// Fence of the plan; `None` without a plan.
     pub fence: Option<Fence>,
+    /// Identity of the store that the plan comes from; empty where that is not known.
+    pub store_uid: String,
     /// Rules, in the plan's order.
     pub rules: Vec<RuleReport>,
     /// Settings, in order.

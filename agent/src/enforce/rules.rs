@@ -28,6 +28,7 @@ pub(super) fn report(enforcer: &Enforcer, observed: &Observed, input: &Input<'_>
     report.targets = targets(&report.settings);
     let Some(plan) = enforcer.ledger.plan() else { return report };
     report.fence = Some(plan.fence);
+    report.store_uid.clone_from(&plan.store_uid);
     let index: BTreeMap<&SettingKey, usize> =
         report.settings.iter().enumerate().map(|(i, setting)| (&setting.key, i)).collect();
     report.rules =

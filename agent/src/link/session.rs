@@ -133,6 +133,7 @@ pub(super) async fn run(
         facts: Some(to_wire::facts(&facts, facts_generation)),
         settings_held: i32::try_from(report.settings_held).unwrap_or(i32::MAX),
         boot_id: link.identity.boot_id.clone(),
+        store_uid: report.store_uid.clone(),
     };
     let mut sender = Sender { out };
     sender.send(Out::Hello(hello)).await;

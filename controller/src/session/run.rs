@@ -51,6 +51,7 @@ pub(crate) struct Hello {
     facts_generation: u64,
     pub(crate) settings_held: u32,
     boot_id: String,
+    store_uid: String,
 }
 
 /// Reads a Hello; the error is for the agent.
@@ -66,10 +67,13 @@ pub(crate) fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
         facts,
         settings_held,
         boot_id,
+        store_uid,
     } = hello;
     let node = node.parse().map_err(|error| Status::invalid_argument(format!("hello.node: {error}")))?;
-    if boot_id.len() > MAX_IDENTITY {
-        return Err(Status::invalid_argument(format!("hello.boot_id has at most {MAX_IDENTITY} bytes")));
+    for (name, value) in [("boot_id", &boot_id), ("store_uid", &store_uid)] {
+        if value.len() > MAX_IDENTITY {
+            return Err(Status::invalid_argument(format!("hello.{name} has at most {MAX_IDENTITY} bytes")));
+        }
     }
     for (name, value) in [("node_uid", &node_uid), ("instance", &instance)] {
         if value.is_empty() || value.len() > MAX_IDENTITY {
@@ -94,6 +98,7 @@ pub(crate) fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
         facts_generation: to_u64(facts_generation),
         settings_held: u32::try_from(settings_held).unwrap_or(0),
         boot_id,
+        store_uid,
     })
 }
 
@@ -134,7 +139,7 @@ pub(super) async fn run<S: Store>(
         return Err(Status::invalid_argument("the first message of a session is Hello"));
     };
     let said = hello.clone();
-    let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id } = check(hello)?;
+    let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id, store_uid } = check(hello)?;
     caller.check_node(&node)?;
 
     let features = agent.features.iter().cloned().collect();
@@ -147,7 +152,9 @@ pub(super) async fn run<S: Store>(
     )?;
     let guard = Guard { hub, board, relay, node: node.clone(), instance: agent.instance.clone(), id: attached.id };
     let present = store.revision().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let ahead = fence.filter(|held| held.store_epoch == store.epoch() && held.revision > present.0);
+    // A plan of another store says nothing about this one: the agent refuses what it does not follow.
+    let of_this_store = store_uid.is_empty() || store_uid == store.uid();
+    let ahead = fence.filter(|held| of_this_store && held.store_epoch == store.epoch() && held.revision > present.0);
     let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id, ahead };
     let known_at =
         node_record::remember(&**store, &node, &ledger, &facts.labels, SystemTime::now()).await.map_err(|error| {

@@ -164,6 +164,7 @@ impl Agent {
             facts: Some(v1::FactsUpdate { facts_generation: 1, facts: Some(v1::NodeFacts::default()) }),
             settings_held: 0,
             boot_id: "boot".into(),
+            store_uid: String::new(),
         }
     }
 
