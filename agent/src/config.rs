@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use weir_common::{telemetry::LogFormat, units};
+use weir_common::{ops::Addressed, telemetry::LogFormat, units};
 
 /// Makes this node's kernel keep the plan of a controller, and measures whether it does.
 ///
@@ -62,6 +62,9 @@ pub struct Options {
     /// Lowest operation rate that is written, operations per second.
     #[arg(global = true, long, default_value_t = units::DEFAULT_FLOOR_OPERATIONS_PER_SECOND, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pub floor_operations_per_second: u64,
+    /// Address for /metrics, /livez and /readyz; `off` for none [default: 127.0.0.1:7422, where that is free].
+    #[arg(global = true, long, env = "WEIR_OPS_LISTEN", value_name = "ADDRESS:PORT")]
+    pub ops_listen: Option<Addressed>,
     /// Simulated nodes instead of this one.
     #[command(flatten)]
     pub simulate: SimulateOptions,

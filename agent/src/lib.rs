@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod ledger;
 pub mod link;
 pub mod measure;
+pub mod ops;
 pub mod plan;
 pub mod reconcile;
 pub mod resolve;

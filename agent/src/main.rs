@@ -4,7 +4,12 @@
     reason = "the line of readiness, and the table of a release, are for whoever started it"
 )]
 
-use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser as _;
@@ -16,6 +21,7 @@ use weir_agent::{
     ledger::{Ledger, OpenError, Quarantine},
     link::{self, Identity, Link, STALL_MARGIN, state::LinkState},
     measure::Meter,
+    ops::AgentOps,
     reconcile::{self, NodeFacts, Reconciler},
     resolve::NodeSettings,
     simulate, trace,
@@ -23,10 +29,14 @@ use weir_agent::{
 };
 use weir_common::{
     errors::chain,
+    ops,
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
     units::Floor,
 };
+
+/// Port for metrics and health, where none is given.
+const OPS_PORT: u16 = 7422;
 
 /// What tasks get to end in order.
 const GRACE: Duration = Duration::from_millis(1500);
@@ -106,9 +116,12 @@ async fn run(options: Options) -> anyhow::Result<()> {
         period_ms: _,
         floor_bytes_per_second: bytes_per_second,
         floor_operations_per_second: operations_per_second,
+        ops_listen,
         simulate: _,
         log_format: _,
     } = options;
+    let started = Instant::now();
+    let ops_listener = ops::bind(ops_listen, OPS_PORT).await?;
     let uname = rustix::system::uname();
     let node = node.unwrap_or_else(|| uname.nodename().to_string_lossy().to_lowercase());
     ensure!(is_node_name(&node), "`{node}` is no node name (a-z, 0-9, `-`, `.`); give one with --node");
@@ -148,6 +161,19 @@ async fn run(options: Options) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || reconciler.run(commands_in, &stop, ready)).await
     });
     let (state, link_state) = watch::channel(LinkState::default());
+    if let Some(listener) = ops_listener {
+        let answers = AgentOps {
+            node: node.clone(),
+            reports: reports_in.clone(),
+            link: link_state.clone(),
+            meter: meter.clone(),
+            pass_within: period * 3 + STALL_MARGIN,
+            started,
+        };
+        let address = listener.local_addr().context("ask for the address of metrics and health")?;
+        tracing::info!(%address, "metrics and health are served");
+        tasks.spawn("ops", OnDeath::EndProcess, ops::serve(listener, Arc::new(answers), shutdown.clone()));
+    }
     tasks.spawn("link-state", OnDeath::Continue, link::state::keep(state_dir, link_state));
     let link = Link {
         controllers,

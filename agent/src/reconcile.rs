@@ -76,7 +76,7 @@ pub struct Reconciler {
 impl Reconciler {
     /// Runs until `shutdown`. What is in force stays in force.
     pub fn run(mut self, mut commands: mpsc::Receiver<Command>, shutdown: &CancellationToken, ready: impl FnOnce()) {
-        let mut look = Look::default();
+        let mut look = Look { plan_since: Some(Instant::now()), ..Look::default() };
         // The plan of the ledger is enforced at once, without the waits between writes.
         let mut plan_changed = true;
         let mut ready = Some(ready);
@@ -125,11 +125,13 @@ impl Reconciler {
             traces.refused(&refusal);
             return Err((refusal, fence));
         }
+        look.plan_since = Some(Instant::now());
         Ok(self.pass(look, true, traces))
     }
 
     /// One look at the node and one pass of enforcement.
     fn pass(&mut self, look: &mut Look, plan_changed: bool, traces: &Traces) -> Arc<Report> {
+        let began = Instant::now();
         let resolving = traces.step("resolve");
         let plan = self.enforcer.ledger().plan();
         let paths: Vec<String> = plan.iter().flat_map(|plan| plan.device_paths()).collect();
@@ -185,6 +187,10 @@ impl Reconciler {
         }
         report.node.extend(look.quarantined.iter().cloned());
         self.meter.set_targets(report.targets.clone());
+        look.passes += 1;
+        look.pass_time += began.elapsed();
+        (report.counts.passes, report.counts.pass_time) = (look.passes, look.pass_time);
+        (report.passed_at, report.plan_since) = (Some(Instant::now()), look.plan_since);
         let report = Arc::new(report);
         self.reports.send_replace(report.clone());
         report
@@ -223,6 +229,9 @@ struct Look {
     /// What is wrong with the look itself.
     conditions: Vec<Condition>,
     quarantined: Vec<Condition>,
+    passes: u64,
+    pass_time: Duration,
+    plan_since: Option<Instant>,
 }
 
 fn quarantine_conditions(quarantined: &[Quarantine]) -> Vec<Condition> {

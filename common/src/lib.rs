@@ -8,6 +8,7 @@ pub mod device;
 pub mod errors;
 pub mod fence;
 pub mod glob;
+pub mod ops;
 pub mod reload;
 pub mod tasks;
 pub mod telemetry;

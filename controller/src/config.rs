@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
-use weir_common::{telemetry::LogFormat, tls::TrustDomain};
+use weir_common::{ops::Addressed, telemetry::LogFormat, tls::TrustDomain};
 
 use crate::maintain::StoreCommand;
 #[cfg(feature = "etcd")]
@@ -34,6 +34,9 @@ pub struct Config {
     /// Time without contact after which a node is shown as gone rather than stale.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     pub node_gone_after_s: u64,
+    /// Address for /metrics, /livez and /readyz; `off` for none [default: 127.0.0.1:7421, where that is free].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub ops_listen: Option<Addressed>,
     /// Form of the log lines on standard error: text or json.
     #[arg(long, default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,

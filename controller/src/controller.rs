@@ -13,6 +13,7 @@ use weir_common::tasks::{OnDeath, TaskSet};
 use crate::{
     api::{self, Security, Serving},
     leader::{self, Elect},
+    ops::{ControllerOps, Counters},
     peers::{Peers, Relay},
     session::{self, Hub, SessionOptions},
     status::Board,
@@ -20,7 +21,7 @@ use crate::{
 };
 
 /// What the controller runs with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Times of sessions, and the token that ends everything.
     pub sessions: SessionOptions,
@@ -30,6 +31,8 @@ pub struct Options {
     pub keep_revisions: u64,
     /// After so long without contact a node is shown as gone.
     pub gone_after: Duration,
+    /// Where metrics and health are served; `None` for nowhere.
+    pub ops: Option<TcpListener>,
 }
 
 /// Loads the store and starts serving on the listener; connections are taken when this returns.
@@ -44,7 +47,8 @@ pub async fn start<S: Store, E: Elect>(
     tasks: &mut TaskSet,
 ) -> Result<SocketAddr, StartError> {
     let address = listener.local_addr().map_err(StartError::Address)?;
-    let Options { sessions, security, keep_revisions, gone_after } = options;
+    let Options { sessions, security, keep_revisions, gone_after, ops } = options;
+    let counters = Counters::default();
     let shutdown = sessions.shutdown.clone();
     let catalog = session::load(&*store).await?;
     let from = catalog.revision;
@@ -64,11 +68,17 @@ pub async fn start<S: Store, E: Elect>(
     };
     tasks.spawn("mirror-replicas", OnDeath::EndProcess, mirroring);
 
+    if let Some(listener) = ops {
+        let answers = ControllerOps { hub: Arc::clone(&hub), board: Arc::clone(&board), counters: counters.clone() };
+        tasks.spawn("ops", OnDeath::EndProcess, weir_common::ops::serve(listener, Arc::new(answers), shutdown.clone()));
+    }
+
     let following = {
         let (store, hub, shutdown) = (Arc::clone(&store), Arc::clone(&hub), shutdown.clone());
+        let counters = counters.clone();
         async move {
             tokio::select! {
-                result = session::follow(store, hub, from) => result,
+                result = session::follow(store, hub, from, counters) => result,
                 () = shutdown.cancelled() => Ok(()),
             }
         }
@@ -83,10 +93,10 @@ pub async fn start<S: Store, E: Elect>(
     };
     tasks.spawn("election", OnDeath::EndProcess, attending);
     let leading = {
-        let (store, hub) = (Arc::clone(&store), Arc::clone(&hub));
+        let (store, hub, counters) = (Arc::clone(&store), Arc::clone(&hub), counters.clone());
         async move {
             tokio::select! {
-                result = leader::run(store, hub, elect, keep_revisions) => result,
+                result = leader::run(store, hub, elect, keep_revisions, counters) => result,
                 () = shutdown.cancelled() => Ok(()),
             }
         }
@@ -95,7 +105,7 @@ pub async fn start<S: Store, E: Elect>(
     tasks.spawn(
         "serve",
         OnDeath::EndProcess,
-        api::serve(listener, Serving { store, hub, board, relay, sessions, security }),
+        api::serve(listener, Serving { store, hub, board, relay, sessions, security, counters }),
     );
     Ok(address)
 }

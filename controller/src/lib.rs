@@ -12,6 +12,7 @@ pub mod controller;
 pub mod leader;
 pub mod maintain;
 pub mod model;
+pub mod ops;
 pub mod peers;
 pub mod plan;
 pub mod secure;

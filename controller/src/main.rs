@@ -12,6 +12,7 @@ use clap::Parser;
 use tokio_util::sync::CancellationToken;
 use weir_common::{
     errors::chain,
+    ops,
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
 };
@@ -30,6 +31,9 @@ use weir_controller::{
     leader::etcd::EtcdElect,
     store::etcd::{EtcdAccess, EtcdStore},
 };
+
+/// Port for metrics and health, where none is given.
+const OPS_PORT: u16 = 7421;
 
 /// How long tasks may take to end.
 const GRACE: Duration = Duration::from_millis(1500);
@@ -55,6 +59,7 @@ async fn run() -> anyhow::Result<()> {
         keep_revisions,
         max_session_age_s,
         node_gone_after_s,
+        ops_listen,
         log_format,
         command,
         #[cfg(feature = "etcd")]
@@ -93,7 +98,8 @@ async fn run() -> anyhow::Result<()> {
     // Before the store: what cannot be secured leaves nothing behind.
     let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
     let gone_after = Duration::from_secs(node_gone_after_s);
-    let options = Options { sessions, security, keep_revisions, gone_after };
+    let ops = ops::bind(ops_listen, OPS_PORT).await?;
+    let options = Options { sessions, security, keep_revisions, gone_after, ops };
     let address = match store {
         StoreLocation::File(path) => {
             let store = open_file(&path, &shutdown, &mut tasks)?;

@@ -40,6 +40,12 @@ pub enum MaintainError {
         /// Why not.
         source: io::Error,
     },
+    /// The backup's file is there already.
+    #[error("{} exists already, and a backup never goes over another file: give another name", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// No backup, or no restore.
     #[error(transparent)]
     Backup(#[from] BackupError),
@@ -109,7 +115,11 @@ async fn back_up(store: &impl Store, file: &Path) -> Result<Summary, MaintainErr
         use std::os::unix::fs::OpenOptionsExt as _;
         OpenOptions::new().write(true).create_new(true).mode(0o600).clone()
     };
-    let mut to = BufWriter::new(options.open(file).map_err(|source| error(file, source))?);
+    let opened = options.open(file);
+    if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+        return Err(MaintainError::Exists { path: file.to_owned() });
+    }
+    let mut to = BufWriter::new(opened.map_err(|source| error(file, source))?);
     let summary = backup::write(store, &mut to).await?;
     to.flush().and_then(|()| to.get_ref().sync_all()).map_err(|source| error(file, source))?;
     Ok(summary)

@@ -13,6 +13,7 @@ use super::{
     diff::{Action, Change, diff},
     ledger_trouble,
     observe::Observed,
+    report::Cause,
 };
 use crate::{
     condition::{Access, ConditionType, Finding},
@@ -163,15 +164,24 @@ impl Enforcer {
             }
             match finding {
                 Some(finding) => {
+                    let errno = finding.access.as_ref().map(Access::errno_name).filter(|name| !name.is_empty());
+                    *self.counts.failed.entry(errno.unwrap_or_else(|| finding.reason.to_owned())).or_default() += 1;
                     tracing.failed(finding.access.as_ref(), &finding.message);
                     self.failed(&change.key, finding, input);
                 }
                 None => {
                     self.succeeded(&change.key);
                     // A value that was never seen there was not changed by anybody.
-                    if change.action == (Action::Set { to, drift: true })
-                        && self.confirmed.get(&change.key) == Some(&to)
-                    {
+                    let repair = change.action == (Action::Set { to, drift: true })
+                        && self.confirmed.get(&change.key) == Some(&to);
+                    let cause = match change.action {
+                        Action::Restore { .. } => Cause::Restore,
+                        _ if repair => Cause::Repair,
+                        _ => Cause::Change,
+                    };
+                    *self.counts.written.entry(cause).or_default() += 1;
+                    if repair {
+                        self.counts.repairs += 1;
                         *self.repairs.entry(change.key.clone()).or_default() += 1;
                     }
                 }

@@ -20,7 +20,7 @@ use weir_common::{backoff::Backoff, units::LimitValue};
 use self::{
     diff::Action,
     observe::Observed,
-    report::{Report, RuleReport},
+    report::{Counts, Report, RuleReport},
 };
 use crate::{
     condition::{Access, Condition, ConditionType, Finding},
@@ -71,6 +71,7 @@ pub struct Enforcer {
     repairs: BTreeMap<SettingKey, u64>,
     /// The wanted value that this process last saw a setting hold: only of those it can say that somebody changed them.
     confirmed: BTreeMap<SettingKey, LimitValue>,
+    counts: Counts,
     /// What is wrong with a setting as of its last access.
     trouble: BTreeMap<SettingKey, Finding>,
     /// Foreign values that were left in place when their settings were given up, as long as they are there.
@@ -100,6 +101,7 @@ impl Enforcer {
             written_at: BTreeMap::new(),
             repairs: BTreeMap::new(),
             confirmed: BTreeMap::new(),
+            counts: Counts::default(),
             trouble: BTreeMap::new(),
             foreign_kept: BTreeMap::new(),
             last: Report::default(),
@@ -137,6 +139,7 @@ impl Enforcer {
         self.forget_old_state(input.resolved, &observed);
         let mut report = rules::report(self, &observed, &input);
         report.writes = writes;
+        report.counts = self.counts.clone();
         self.last = report.clone();
         report
     }

@@ -1,6 +1,9 @@
 //! What one pass found, as values: the state of every rule, the settings with intended and effective, and what is owned.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use weir_common::{fence::Fence, units::LimitValue};
 
@@ -99,4 +102,47 @@ pub struct Report {
     pub targets: Vec<Target>,
     /// Writes that reached the kernel in this pass.
     pub writes: usize,
+    /// Since the agent started.
+    pub counts: Counts,
+    /// When the pass ended; `None` before the first.
+    pub passed_at: Option<Instant>,
+    /// When the plan in force was taken; the agent's start, where it was taken before.
+    pub plan_since: Option<Instant>,
+}
+
+/// Why a setting was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// An intent, a cgroup or a disk came or changed, or an earlier write had failed.
+    Change,
+    /// Somebody else had changed it.
+    Repair,
+    /// No intent wants it any more.
+    Restore,
+}
+
+impl Cause {
+    /// As metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Change => "change",
+            Cause::Repair => "repair",
+            Cause::Restore => "restore",
+        }
+    }
+}
+
+/// What was done since the agent started; it only rises.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Settings that were written and read back as written.
+    pub written: BTreeMap<Cause, u64>,
+    /// Settings whose write failed, by errno, or by the reason where there is none.
+    pub failed: BTreeMap<String, u64>,
+    /// Foreign changes that were put right.
+    pub repairs: u64,
+    /// Passes.
+    pub passes: u64,
+    /// Time that they took.
+    pub pass_time: Duration,
 }

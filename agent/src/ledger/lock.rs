@@ -44,7 +44,12 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Lock, LockError> {
         let path = dir.join("lock");
         let fail = |source| LockError::Io { path: path.clone(), source };
-        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(fail)?;
+        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = match opened {
+            // What is owned can be put back all the same; a lock needs no writing.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(&path).map_err(fail)?,
+            opened => opened.map_err(fail)?,
+        };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {

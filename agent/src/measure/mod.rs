@@ -120,6 +120,11 @@ impl Meter {
         self.inner.tick();
     }
 
+    /// Looks so far, and how long they took.
+    pub fn cost(&self) -> (u64, Duration) {
+        self.inner.cost()
+    }
+
     /// Replaces what is measured. Targets that stay keep their history.
     pub fn set_targets(&self, targets: Vec<Target>) {
         self.inner.set_targets(targets);

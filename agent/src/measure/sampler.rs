@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -43,6 +46,8 @@ pub(super) struct Shared {
     kernel: Arc<dyn Kernel>,
     period: Duration,
     slots: Mutex<BTreeMap<Key, Slot>>,
+    /// Ticks so far, and how long they took, nanoseconds.
+    cost: (AtomicU64, AtomicU64),
 }
 
 /// The monotonic clock, nanoseconds.
@@ -53,7 +58,7 @@ pub(super) fn now_ns() -> u64 {
 }
 
 pub(super) fn unattended(kernel: Arc<dyn Kernel>, period: Duration) -> Arc<Shared> {
-    Arc::new(Shared { kernel, period, slots: Mutex::default() })
+    Arc::new(Shared { kernel, period, slots: Mutex::default(), cost: Default::default() })
 }
 
 pub(super) fn start(kernel: Arc<dyn Kernel>, period: Duration) -> io::Result<Arc<Shared>> {
@@ -104,6 +109,18 @@ impl Shared {
 
     /// Reads everything once.
     pub(super) fn tick(&self) {
+        let began = now_ns();
+        self.look();
+        self.cost.0.fetch_add(1, Ordering::Relaxed);
+        self.cost.1.fetch_add(now_ns().saturating_sub(began), Ordering::Relaxed);
+    }
+
+    /// Ticks so far, and how long they took.
+    pub(super) fn cost(&self) -> (u64, Duration) {
+        (self.cost.0.load(Ordering::Relaxed), Duration::from_nanos(self.cost.1.load(Ordering::Relaxed)))
+    }
+
+    fn look(&self) {
         let mut cgroups: BTreeMap<CgroupRef, Vec<Key>> = BTreeMap::new();
         for (key, slot) in self.slots().iter() {
             cgroups.entry(slot.target().cgroup.clone()).or_default().push(*key);

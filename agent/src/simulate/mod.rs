@@ -6,7 +6,11 @@ pub mod model;
 pub mod observer;
 pub mod report;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, ensure};
 use tokio::{
@@ -15,6 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use weir_common::{
+    ops::{self, Addressed},
     tasks::{OnDeath, TaskSet, shutdown_on_signals},
     telemetry,
     tls::Remote,
@@ -28,6 +33,7 @@ use crate::{
     ledger::Ledger,
     link::{self, Identity, Link, STALL_MARGIN, state::LinkState},
     measure::Meter,
+    ops::AgentOps,
     reconcile::{NodeFacts, Reconciler},
     resolve::NodeSettings,
     trace,
@@ -98,6 +104,7 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
         period_ms: _,
         floor_bytes_per_second: bytes_per_second,
         floor_operations_per_second: operations_per_second,
+        ops_listen,
         simulate: SimulateOptions { simulate: _, simulate_report, simulate_devices, simulate_workloads },
         log_format: _,
     } = options;
@@ -130,6 +137,21 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
     for first_pass in ready {
         // A loop that died ends the process through its task.
         let _died = first_pass.await;
+    }
+    // Of one node: what many say together would be no agent's metrics.
+    if let (Some(Addressed(Some(address))), Some(node)) = (ops_listen, nodes.first()) {
+        let answers = AgentOps {
+            node: node.name.clone(),
+            reports: node.reports.clone(),
+            link: node.link.clone(),
+            meter: node.meter.clone(),
+            pass_within: period * 3 + STALL_MARGIN,
+            started: Instant::now(),
+        };
+        let listener = ops::bind(Some(Addressed(Some(address))), 0).await?;
+        if let Some(listener) = listener {
+            tasks.spawn("ops", OnDeath::EndProcess, ops::serve(listener, Arc::new(answers), shutdown.clone()));
+        }
     }
     // Before the line of readiness: until then the signal would end the process.
     let mut asked = signal(SignalKind::user_defined1()).context("install the handler of SIGUSR1")?;

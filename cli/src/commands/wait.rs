@@ -120,12 +120,16 @@ async fn late(
         "{name}: not applied within {timeout:?}: {} of {} nodes have not answered ({} out of contact)",
         status.nodes_pending, status.nodes_matched, status.nodes_stale
     )];
+    let generation = client.intent(name).await?.generation;
     let statuses = client.statuses(name, "").await?;
     let settled = [v1::RuleState::Applied, v1::RuleState::NoMatch];
-    for status in statuses.iter().filter(|status| !settled.contains(&status.state()) || status.stale) {
+    let pending = |status: &v1::IntentNodeStatus| {
+        status.state() == v1::RuleState::Pending || status.observed_generation < generation
+    };
+    for status in statuses.iter().filter(|s| !settled.contains(&s.state()) || s.stale || pending(s)) {
         lines.extend(answer(status));
         // What is true of the node as such keeps this rule from it too.
-        if status.state() == v1::RuleState::Pending && !status.stale {
+        if pending(status) && !status.stale {
             let node = client.fleet.get_node(v1::GetNodeRequest { name: status.node.clone() }).await?.into_inner();
             let said = node.conditions.iter().map(|c| format!("    {}", text::condition(c).replace('\n', "\n    ")));
             lines.extend(said);

@@ -21,3 +21,4 @@ pub use fleet::FleetApi;
 pub(crate) use fleet::ask_error;
 pub use intents::{IntentApi, MAX_INTENTS};
 pub use serve::{Addresses, Security, ServeError, Serving, bind, serve};
+pub(crate) use views::intent_summary;

@@ -1,10 +1,11 @@
-//! A layer around all services: each unary call is a span, a child of what the caller sent as `traceparent`. Calls that stream
+//! A layer around all services: each unary call is counted, and is a span, a child of what the caller sent as `traceparent`. Calls that stream
 //! for as long as they can are none: sessions, watches, and what replicas tell each other.
 
 use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Instant,
 };
 
 use http::{Request, Response};
@@ -13,6 +14,8 @@ use tower::{Layer, Service};
 use tracing::Instrument as _;
 use weir_common::telemetry::rpc;
 
+use crate::ops::Counters;
+
 /// Services of which every call that does not stream is traced.
 const TRACED: [&str; 2] = ["weir.v1.IntentService/", "weir.v1.FleetService/"];
 /// Calls of these that stream.
@@ -20,13 +23,13 @@ const STREAMS: [&str; 1] = ["weir.v1.IntentService/WatchIntents"];
 
 /// Puts [`Observe`] around services.
 #[derive(Clone, Debug)]
-pub(super) struct ObserveLayer;
+pub(super) struct ObserveLayer(pub(super) Counters);
 
 impl<S> Layer<S> for ObserveLayer {
     type Service = Observe<S>;
 
     fn layer(&self, inner: S) -> Observe<S> {
-        Observe { inner }
+        Observe { inner, counters: self.0.clone() }
     }
 }
 
@@ -34,6 +37,7 @@ impl<S> Layer<S> for ObserveLayer {
 #[derive(Clone)]
 pub(super) struct Observe<S> {
     inner: S,
+    counters: Counters,
 }
 
 impl<S> Service<Request<Body>> for Observe<S>
@@ -54,13 +58,15 @@ where
         if STREAMS.contains(&method) || !TRACED.iter().any(|service| method.starts_with(service)) {
             return Box::pin(self.inner.call(request));
         }
-        let span = rpc::server_span(method, request.headers());
+        let (method, began, counters) = (method.to_owned(), Instant::now(), self.counters.clone());
+        let span = rpc::server_span(&method, request.headers());
         let call = self.inner.call(request).instrument(span.clone());
         Box::pin(async move {
             let response = call.await?;
             // An error without a message is in the headers; a success is in the trailers.
             let code = response.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
             rpc::ended(&span, code);
+            counters.call(&method, code, began.elapsed());
             Ok(response)
         })
     }

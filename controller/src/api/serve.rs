@@ -14,8 +14,9 @@ use weir_proto::v1::{
 use super::{FleetApi, IntentApi, accept, authorize::AuthorizeLayer, observe::ObserveLayer};
 use crate::{
     access::{Authenticator, Loopback},
+    ops::Counters,
     peers::{PeerApi, Relay},
-    session::{AgentApi, Hub, SessionOptions},
+    session::{AgentApi, Hub, SessionOptions, Shared},
     status::Board,
     store::Store,
 };
@@ -130,6 +131,8 @@ pub struct Serving<S> {
     pub sessions: SessionOptions,
     /// TLS and identities.
     pub security: Security,
+    /// What is counted.
+    pub counters: Counters,
 }
 
 /// Serves until the token of the session options is cancelled.
@@ -137,7 +140,7 @@ pub struct Serving<S> {
 /// # Errors
 /// The server failed.
 pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Result<(), ServeError> {
-    let Serving { store, hub, board, relay, sessions, security } = serving;
+    let Serving { store, hub, board, relay, sessions, security, counters } = serving;
     let Security { tls, authenticator, peers: _ } = security;
     let shutdown: CancellationToken = sessions.shutdown.clone();
     let intents = IntentServiceServer::new(IntentApi::new(
@@ -154,9 +157,16 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
     let peers = PeerServiceServer::new(PeerApi::new(Arc::clone(&hub), Arc::clone(&relay), shutdown.clone()))
         .max_decoding_message_size(MAX_REQUEST)
         .max_encoding_message_size(MAX_RESPONSE);
-    let agents = AgentServiceServer::new(AgentApi::new(store, hub, board, relay, sessions))
-        .max_decoding_message_size(MAX_AGENT_MESSAGE)
-        .max_encoding_message_size(MAX_RESPONSE);
+    let agents = AgentServiceServer::new(AgentApi::new(Shared {
+        store,
+        hub,
+        board,
+        relay,
+        options: sessions,
+        counters: counters.clone(),
+    }))
+    .max_decoding_message_size(MAX_AGENT_MESSAGE)
+    .max_encoding_message_size(MAX_RESPONSE);
 
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<IntentServiceServer<IntentApi<S>>>().await;
@@ -180,7 +190,7 @@ pub async fn serve<S: Store>(listener: TcpListener, serving: Serving<S>) -> Resu
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADERS)
-        .layer(ObserveLayer)
+        .layer(ObserveLayer(counters.clone()))
         .layer(AuthorizeLayer(authenticator))
         .add_service(health_service)
         .add_service(reflection().build_v1().map_err(failed)?)

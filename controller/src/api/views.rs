@@ -12,7 +12,7 @@ use super::wire::{
 use crate::{
     model::{Achieved, Condition, ConditionDetail, Directive, Intent, NodeName, RuleState, RuleStatus, SettingStatus},
     session::{Hub, NodeState},
-    status::{Board, NodeAnswer, summarise},
+    status::{Board, IntentSummary, NodeAnswer, summarise},
 };
 
 /// Reads the fleet's state.
@@ -27,16 +27,7 @@ impl Views<'_> {
     /// An intent's status over all nodes.
     pub(super) fn intent_status(&self, intent: &Intent) -> v1::IntentStatus {
         let record = &intent.record;
-        let answers = self.hub.matched(intent).into_iter().map(|(node, connected)| {
-            let reported = self.board.rule_state(&node, &record.uid);
-            let state = reported.filter(|&(generation, _)| generation == record.generation).map(|(_, state)| state);
-            let withheld = || {
-                let withheld = self.hub.withheld(&node, &record.name)?;
-                (withheld.whole && withheld.generation == record.generation).then_some(RuleState::Failed)
-            };
-            NodeAnswer { connected, state: state.or_else(withheld) }
-        });
-        let mut summary = summarise(answers);
+        let mut summary = intent_summary(self.hub, self.board, intent);
         let mut conditions = not_implemented(intent);
         if record.is_deleting() {
             summary.holding = self.hub.holders(intent);
@@ -178,6 +169,20 @@ impl Views<'_> {
             create_time: Some(time_to_wire(state.record.first_seen)),
         }
     }
+}
+
+/// What became of an intent on the nodes that it matches; without who may still hold it.
+pub(crate) fn intent_summary(hub: &Hub, board: &Board, intent: &Intent) -> IntentSummary {
+    let record = &intent.record;
+    summarise(hub.matched(intent).into_iter().map(|(node, connected)| {
+        let reported = board.rule_state(&node, &record.uid);
+        let state = reported.filter(|&(generation, _)| generation == record.generation).map(|(_, state)| state);
+        let withheld = || {
+            let withheld = hub.withheld(&node, &record.name)?;
+            (withheld.whole && withheld.generation == record.generation).then_some(RuleState::Failed)
+        };
+        NodeAnswer { connected, state: state.or_else(withheld) }
+    }))
 }
 
 /// What of the intent is stored but not acted on, also where no node matches.

@@ -15,7 +15,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use weir_common::backoff::Backoff;
 
-use crate::{session::Hub, store::Store};
+use crate::{ops::Counters, session::Hub, store::Store};
 
 pub use elect::{Elect, ElectError, Leadership, Replica, ReplicaId, Replicas};
 pub use sole::Sole;
@@ -30,6 +30,7 @@ pub async fn run<S: Store, E: Elect>(
     hub: Arc<Hub>,
     elect: Arc<E>,
     keep_revisions: u64,
+    counters: Counters,
 ) -> Result<(), Infallible> {
     let mut attempt = 0;
     loop {
@@ -45,6 +46,7 @@ pub async fn run<S: Store, E: Elect>(
         };
         attempt = 0;
         tracing::info!("this controller leads");
+        counters.leads(true);
         let work = async {
             tokio::join!(
                 finalizer::run(&*store, &hub, &leadership),
@@ -56,5 +58,6 @@ pub async fn run<S: Store, E: Elect>(
             () = leadership.lost.cancelled() => tracing::warn!("this controller no longer leads"),
             _never = work => {}
         }
+        counters.leads(false);
     }
 }

@@ -7,6 +7,7 @@ use weir_common::backoff::Backoff;
 use super::Hub;
 use crate::{
     catalog::{Catalog, RecordError},
+    ops::Counters,
     store::{Revision, Store, StoreError, Watch, WatchError},
 };
 
@@ -38,11 +39,17 @@ fn report(errors: &[RecordError]) {
 ///
 /// # Errors
 /// The store failed for good.
-pub async fn follow<S: Store>(store: Arc<S>, hub: Arc<Hub>, from: Revision) -> Result<(), FollowError> {
+pub async fn follow<S: Store>(
+    store: Arc<S>,
+    hub: Arc<Hub>,
+    from: Revision,
+    counters: Counters,
+) -> Result<(), FollowError> {
+    counters.store_seen();
     let mut position = from;
     let mut attempt = 0;
     loop {
-        let error = follow_watch(&*store, &hub, &mut position, &mut attempt).await;
+        let error = follow_watch(&*store, &hub, &mut position, &mut attempt, &counters).await;
         match error {
             WatchError::Compacted { .. } | WatchError::Future { .. } => {
                 tracing::warn!(%error, %position, "a gap in the watch: listing everything again");
@@ -61,7 +68,13 @@ pub async fn follow<S: Store>(store: Arc<S>, hub: Arc<Hub>, from: Revision) -> R
     }
 }
 
-async fn follow_watch(store: &impl Store, hub: &Hub, position: &mut Revision, attempt: &mut u32) -> WatchError {
+async fn follow_watch(
+    store: &impl Store,
+    hub: &Hub,
+    position: &mut Revision,
+    attempt: &mut u32,
+    counters: &Counters,
+) -> WatchError {
     let mut watch = match store.watch("", *position).await {
         Ok(watch) => watch,
         Err(error) => return error,
@@ -72,9 +85,13 @@ async fn follow_watch(store: &impl Store, hub: &Hub, position: &mut Revision, at
         let next = tokio::select! {
             next = watch.next() => next,
             _ = verify.tick() => match store.verify().await {
+                Ok(()) => {
+                    counters.store_seen();
+                    continue;
+                }
                 Err(error) if !error.is_retryable() => return error.into(),
                 // What cannot be asked now is asked again.
-                _ => continue,
+                Err(_) => continue,
             },
         };
         match next {

@@ -303,6 +303,16 @@ impl Hub {
         self.lock().is_connected(node)
     }
 
+    /// Number of agents with a session here.
+    pub fn sessions(&self) -> usize {
+        self.lock().sessions.len()
+    }
+
+    /// The revision of the picture.
+    pub fn revision(&self) -> Revision {
+        self.lock().catalog.revision
+    }
+
     /// Number of intents.
     pub fn intents(&self) -> usize {
         self.lock().catalog.intents.len()

@@ -16,7 +16,7 @@ mod trace;
 pub use attach::AttachError;
 pub use follow::{FollowError, follow, load};
 pub use hub::{Hub, NodeState};
-pub use options::SessionOptions;
+pub use options::{SessionOptions, Shared};
 pub use queries::AskError;
 pub(crate) use queries::Failure as AskFailure;
 pub(crate) use remote::{RemoteAsk, RemoteSession};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::{peers::Relay, status::Board};
+use crate::{ops::Counters, peers::Relay, status::Board};
 
 /// Times of sessions.
 #[derive(Clone, Debug)]
@@ -50,10 +50,17 @@ impl SessionOptions {
 
 /// What all sessions of a controller share.
 #[derive(Debug)]
-pub(super) struct Shared<S> {
-    pub(super) store: Arc<S>,
-    pub(super) hub: Arc<Hub>,
-    pub(super) board: Arc<Board>,
-    pub(super) relay: Arc<Relay>,
-    pub(super) options: SessionOptions,
+pub struct Shared<S> {
+    /// Desired state.
+    pub store: Arc<S>,
+    /// Sessions and the picture of the store.
+    pub hub: Arc<Hub>,
+    /// Reports.
+    pub board: Arc<Board>,
+    /// What agents say, for other replicas.
+    pub relay: Arc<Relay>,
+    /// Times of sessions.
+    pub options: SessionOptions,
+    /// What is counted.
+    pub counters: Counters,
 }

@@ -129,7 +129,7 @@ pub(super) async fn run<S: Store>(
     mut inbound: Streaming<v1::SessionRequest>,
     outbound: &Sender,
 ) -> Result<(), Status> {
-    let Shared { store, hub, board, relay, options } = &**shared;
+    let Shared { store, hub, board, relay, options, counters: _ } = &**shared;
     let first = tokio::select! {
         first = tokio::time::timeout(options.hello_within, inbound.message()) => first,
         () = options.shutdown.cancelled() => return Err(shutting_down()),
@@ -189,6 +189,7 @@ pub(super) async fn run<S: Store>(
         retry_at: None,
         aged_at: options.max_age.map(|age| now + jittered(age, fastrand::f64())),
         on_their_way: OnTheirWay::default(),
+        pushed_at: None,
     };
     session.send(v1::session_response::Message::Hello(hello)).await?;
     match hub.node(&session.node).and_then(|known| known.record.ahead) {
@@ -226,6 +227,8 @@ struct Running<'a, S> {
     /// When the session is to end, with what is on its way let through.
     aged_at: Option<Instant>,
     on_their_way: OnTheirWay,
+    /// The plan on its way, and since when.
+    pushed_at: Option<(Fence, Instant)>,
 }
 
 impl<S: Store> Running<'_, S> {
@@ -256,6 +259,7 @@ impl<S: Store> Running<'_, S> {
                 () = attached.wake.notified(), if !self.is_aged() => {
                     while let Some((push, traces)) = self.shared.hub.next_push(&self.node, attached.id) {
                         self.on_their_way = OnTheirWay::sent(&traces, &self.node, push.fence());
+                        self.pushed_at = Some((push.fence(), Instant::now()));
                         self.push(push).await?;
                     }
                 }
@@ -343,7 +347,7 @@ impl<S: Store> Running<'_, S> {
     }
 
     async fn report(&mut self, id: u64, update: v1::StatusUpdate, acknowledges: bool) {
-        let Shared { store, hub, board, relay, .. } = &**self.shared;
+        let Shared { store, hub, board, relay, counters, .. } = &**self.shared;
         relay.report(&self.node, update.clone(), Instant::now());
         let report = status_update_from_wire(update);
         let (held, fence) = (report.uids_held.clone(), report.fence);
@@ -353,6 +357,9 @@ impl<S: Store> Running<'_, S> {
             Some(fence) if acknowledges => {
                 settled = hub.acknowledged(&self.node, id, fence, &held);
                 self.on_their_way.accepted(fence);
+                if let Some(took) = self.pushed_at.take().filter(|(pushed, _)| *pushed == fence) {
+                    counters.accepted(took.1.elapsed());
+                }
             }
             _ => hub.held(&self.node, id, &held),
         }
@@ -371,6 +378,7 @@ impl<S: Store> Running<'_, S> {
         };
         let fence = fence.map(fence_from_wire).unwrap_or_default();
         self.on_their_way.refused(fence, &reason);
+        self.shared.counters.refused(&reason);
         let held = held.map_or_else(|| "none".to_owned(), |held| fence_from_wire(held).to_string());
         tracing::warn!(node = %self.node, %fence, %held, reason, message, "the agent refused a plan");
         let mut text = format!("the agent refused the plan {fence}, it holds {held}: {message}");

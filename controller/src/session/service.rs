@@ -7,16 +7,11 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use weir_proto::v1::{self, agent_service_server::AgentService};
 
-use super::{
-    Hub,
-    options::{SessionOptions, Shared},
-    run,
-};
+use super::{options::Shared, run};
 use crate::{
     access::Principal,
     api::wire::measurement_from_wire,
     model::{Measurement, NodeName},
-    peers::Relay,
     status::Board,
     store::Store,
 };
@@ -32,8 +27,8 @@ pub struct AgentApi<S> {
 
 impl<S: Store> AgentApi<S> {
     /// The service over these.
-    pub fn new(store: Arc<S>, hub: Arc<Hub>, board: Arc<Board>, relay: Arc<Relay>, options: SessionOptions) -> Self {
-        AgentApi { shared: Arc::new(Shared { store, hub, board, relay, options }) }
+    pub fn new(shared: Shared<S>) -> Self {
+        AgentApi { shared: Arc::new(shared) }
     }
 }
 

@@ -204,7 +204,11 @@ pub fn read(mut from: impl BufRead) -> Result<Backup, BackupError> {
             cause: format!("{count} items were written, {} are here", items.len()),
         }),
         (_, None) => {
-            Err(BackupError::Damaged { line: last, cause: "the end is missing: the file was cut off".to_owned() })
+            let line = last.max(1);
+            Err(BackupError::Damaged {
+                line,
+                cause: "the end is missing: the file was cut off, or is empty".to_owned(),
+            })
         }
     }
 }

@@ -9,6 +9,7 @@ use std::{
 use weir_controller::{
     catalog::{self, DirectiveRecord},
     model::Directive,
+    ops::Counters,
     session::{self, Hub},
     store::{
         CommitError, Op, Precondition, Revision, Store, StoreError, Txn, Watch, WatchError,
@@ -66,7 +67,7 @@ async fn what_was_compacted_while_a_follower_slept_is_listed_again() {
     assert!(matches!(store.watch("", from).await.err(), Some(WatchError::Compacted { .. })));
 
     let mut changes = hub.changes();
-    let following = tokio::spawn(session::follow(Arc::clone(&store), Arc::clone(&hub), from));
+    let following = tokio::spawn(session::follow(Arc::clone(&store), Arc::clone(&hub), from, Counters::default()));
     while hub.fleet_directive() != Directive::Paused {
         tokio::time::timeout(Duration::from_secs(10), changes.changed()).await.expect("a new list").unwrap();
     }
@@ -278,7 +279,7 @@ async fn an_etcd_that_lost_its_data_is_another_store_and_nothing_is_taken_from_i
     let loaded = session::load(&*store).await.unwrap();
     let from = loaded.revision;
     let hub = Arc::new(Hub::new(store.epoch(), loaded));
-    let following = tokio::spawn(session::follow(Arc::clone(&store), Arc::clone(&hub), from));
+    let following = tokio::spawn(session::follow(Arc::clone(&store), Arc::clone(&hub), from, Counters::default()));
     etcd.kill(0);
     etcd.lose_data(0);
     // With the same name, addresses and token it is the same cluster to all that etcd says of itself.
@@ -310,7 +311,7 @@ async fn an_epoch_that_others_raised_ends_what_goes_on_with_the_old_one() {
     let loaded = session::load(&*store).await.unwrap();
     let from = loaded.revision;
     let hub = Arc::new(Hub::new(store.epoch(), loaded));
-    let following = tokio::spawn(session::follow(Arc::clone(&store), hub, from));
+    let following = tokio::spawn(session::follow(Arc::clone(&store), hub, from, Counters::default()));
     other.raise_epoch(7).await.unwrap();
     other.commit(put("a", b"1")).await.expect("who raised it goes on");
     let error = store.commit(put("a", b"2")).await.unwrap_err().to_string();

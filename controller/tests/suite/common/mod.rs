@@ -63,7 +63,7 @@ impl Controller {
         change(&mut sessions);
         let replica = Replica::at(listener.local_addr().unwrap().to_string());
         let elect = Arc::new(Sole::new(ReplicaId::random(), replica));
-        let options = Options { sessions, security, keep_revisions: 10_000, gone_after: GONE_AFTER };
+        let options = Options { sessions, security, keep_revisions: 10_000, gone_after: GONE_AFTER, ops: None };
         let address = controller::start(Arc::clone(&store), elect, listener, options, &mut tasks).await.unwrap();
         let running = tokio::spawn(tasks.run(Duration::from_millis(1500)));
         Controller { store, address, shutdown, running }
