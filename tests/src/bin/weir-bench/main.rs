@@ -8,6 +8,7 @@
 
 mod cluster;
 mod failover;
+mod telemetry;
 mod timeline;
 
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ enum Bench {
     /// Intents change without a pause while controllers are killed, stopped and restarted: nothing acknowledged may be lost,
     /// no older plan applied, no kernel written without need, and every node must end up with what is stored.
     Failover(failover::Args),
+    /// Traces of changes as a collector receives them, and the time that telemetry adds to an agent at rest.
+    Telemetry(telemetry::Args),
 }
 
 /// What a bench found.
@@ -48,6 +51,7 @@ async fn main() -> ExitCode {
     let Args { bench } = Args::parse();
     let (name, result) = match bench {
         Bench::Failover(args) => ("failover", failover::run(args).await),
+        Bench::Telemetry(args) => ("telemetry", telemetry::run(args).await),
     };
     match result {
         Ok(outcome) => {
