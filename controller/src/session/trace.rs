@@ -71,7 +71,7 @@ impl OnTheirWay {
                 weir.intent.uid = uid,
                 weir.node = %node,
                 weir.fence = %fence,
-                weir.answer = "none",
+                weir.answer = Empty,
                 error.type = Empty,
                 otel.status_code = Empty,
             );
