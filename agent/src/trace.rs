@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tracing::{Span, field::Empty, info_span};
 use weir_common::telemetry::{Service, TRACE, TraceContext};
 
-use crate::condition::Access;
+use crate::condition::{Access, Finding};
 
 /// What this process is in its traces.
 pub fn service(instance: &str) -> Service {
@@ -85,20 +85,16 @@ impl Traces {
 pub struct Writing(Vec<Span>);
 
 impl Writing {
-    /// What the kernel holds afterwards.
-    pub fn read_back(&self, value: impl std::fmt::Display) {
-        for span in &self.0 {
-            span.record("weir.read_back", tracing::field::display(&value));
-        }
-    }
-
-    /// It failed, or the kernel holds something else.
-    pub fn failed(&self, access: Option<&Access>, message: &str) {
+    /// What the kernel holds afterwards, and what went wrong, if anything did.
+    pub fn ended(&self, read_back: &str, failure: Option<&Finding>) {
+        let access = failure.and_then(|finding| finding.access.as_ref());
         let errno = access.and_then(|access| access.errno);
-        let kind = access.filter(|_| errno.is_some()).map_or_else(|| "ReadBackDiffers".to_owned(), Access::errno_name);
         for span in &self.0 {
-            span.record("otel.status_code", "ERROR").record("otel.status_description", message);
-            span.record("error.type", kind.as_str());
+            span.record("weir.read_back", read_back);
+            let Some(finding) = failure else { continue };
+            let kind = access.filter(|_| errno.is_some()).map_or_else(|| finding.reason.to_owned(), Access::errno_name);
+            span.record("otel.status_code", "ERROR").record("otel.status_description", finding.message.as_str());
+            span.record("error.type", kind);
             if let Some(errno) = errno {
                 span.record("weir.errno", errno);
             }

@@ -150,6 +150,7 @@ impl Enforcer {
         let tracing = self.trace(write, &limits, wanted, input);
         let result = self.kernel.write_limits(&write.cgroup, write.device.num, &limits);
         observed.read_again(&*self.kernel, &write.cgroup);
+        let (mut read_back, mut failure) = (Vec::new(), None::<Finding>);
         for change in &write.changes {
             let Some(to) = change.writes() else { continue };
             self.written_at.insert(change.key.clone(), input.now);
@@ -160,13 +161,13 @@ impl Enforcer {
                 (Ok(()), _) => None,
             };
             if let Ok(held) = observed.own(&change.key) {
-                tracing.read_back(held);
+                read_back.push(format!("{}={held}", change.key.key));
             }
             match finding {
                 Some(finding) => {
                     let errno = finding.access.as_ref().map(Access::errno_name).filter(|name| !name.is_empty());
                     *self.counts.failed.entry(errno.unwrap_or_else(|| finding.reason.to_owned())).or_default() += 1;
-                    tracing.failed(finding.access.as_ref(), &finding.message);
+                    failure = failure.or_else(|| Some(finding.clone()));
                     self.failed(&change.key, finding, input);
                 }
                 None => {
@@ -187,6 +188,7 @@ impl Enforcer {
                 }
             }
         }
+        tracing.ended(&read_back.join(" "), failure.as_ref());
     }
 
     /// Spans of one write, for the intents whose settings change by it.

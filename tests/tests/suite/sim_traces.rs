@@ -90,7 +90,7 @@ async fn a_change_is_one_trace_from_the_call_to_the_kernel() {
     assert_eq!(created.path(write), path);
     assert!(write.attribute("file.path").ends_with("/sim/w1/io.max"), "{write:#?}");
     assert_eq!(write.attribute("weir.value"), "259:0 rbps=1048576");
-    assert_eq!(write.attribute("weir.read_back"), "1048576");
+    assert_eq!(write.attribute("weir.read_back"), "rbps=1048576");
     assert_eq!(write.attribute("weir.cause"), "change");
     for step in ["plan.store", "resolve"] {
         let step = created.named(step).next().unwrap();
