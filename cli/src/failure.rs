@@ -70,6 +70,8 @@ impl Failure {
             Failure::NodesFailed(_) => 7,
             Failure::TimedOut(_) => 8,
             Failure::Several(failures) => failures.first().map_or(1, Failure::code),
+            // One of both sides speaks no TLS, or does not trust the other.
+            Failure::Refused(status, _) if explain_call(status).is_some() => 6,
             Failure::Refused(status, _) => match status.code() {
                 Code::InvalidArgument | Code::OutOfRange => 3,
                 Code::NotFound => 4,
