@@ -89,6 +89,7 @@ fn open(options: &Options, open_ledger: OpenLedger) -> anyhow::Result<Opened> {
 fn release(options: &Options) -> anyhow::Result<ExitCode> {
     telemetry::init(options.log_format, None)?;
     let Opened { kernel, ledger, sole: _sole, .. } = open(options, Ledger::open_present)?;
+    let lost = ledger.journal_lost();
     let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
@@ -97,7 +98,10 @@ fn release(options: &Options) -> anyhow::Result<ExitCode> {
     let failed = released.iter().filter(|setting| !setting.done).count();
     let given_up = released.len() - failed;
     println!("{given_up} {} given up, {failed} failed", if given_up == 1 { "setting" } else { "settings" });
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if lost {
+        println!("FAILED the journal was lost: limits that this agent wrote may be left, clear them by hand or reboot");
+    }
+    Ok(if failed == 0 && !lost { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[tokio::main]

@@ -116,6 +116,7 @@ pub struct Ledger {
     node_uid: String,
     plan: Option<Plan>,
     journal: journal::Journal,
+    journal_lost: bool,
     _lock: Lock,
 }
 
@@ -144,6 +145,7 @@ impl Ledger {
         // A journal has a line from the first moment on: without one, what was owned is not known any more. That is another
         // ledger, and controllers say so of the node (LedgerReplaced).
         let lost = std::fs::metadata(dir.join("journal")).map_or(true, |journal| journal.len() == 0);
+        let begun = uid_file.exists();
         let node_uid = match std::fs::read_to_string(&uid_file) {
             Ok(text) if !text.trim().is_empty() && lost => {
                 let path = dir.join("journal");
@@ -182,7 +184,10 @@ impl Ledger {
 
         let (journal, damage) = journal::Journal::open(&dir.join("journal"), boot_id)?;
         quarantined.extend(damage);
-        Ok((Ledger { dir: dir.to_owned(), node_uid, plan, journal, _lock: lock }, quarantined))
+        Ok((
+            Ledger { dir: dir.to_owned(), node_uid, plan, journal, journal_lost: lost && begun, _lock: lock },
+            quarantined,
+        ))
     }
 
     /// As `open`, for a ledger that an agent has begun: where there is none, none is made.
@@ -200,6 +205,11 @@ impl Ledger {
     /// Identity of this ledger, and so of the node's agent.
     pub fn node_uid(&self) -> &str {
         &self.node_uid
+    }
+
+    /// Whether what was owned is not known any more: the journal of a ledger that was begun is missing or empty.
+    pub fn journal_lost(&self) -> bool {
+        self.journal_lost
     }
 
     /// The accepted plan.

@@ -247,7 +247,11 @@ fn a_lost_journal_makes_another_ledger() {
     let uid = open(dir.path()).node_uid().to_owned();
     assert_eq!(open(dir.path()).node_uid(), uid);
     std::fs::write(dir.path().join("journal"), "").unwrap();
-    let emptied = open(dir.path()).node_uid().to_owned();
+    let ledger = open(dir.path());
+    assert!(ledger.journal_lost());
+    let emptied = ledger.node_uid().to_owned();
+    drop(ledger);
+    assert!(!open(dir.path()).journal_lost());
     assert_ne!(emptied, uid);
     assert_eq!(open(dir.path()).node_uid(), emptied, "once");
     std::fs::remove_file(dir.path().join("journal")).unwrap();

@@ -22,8 +22,6 @@ use super::Outcome;
 
 /// Cgroups of each modelled node.
 const WORKLOADS: usize = 500;
-/// How often the traced agent is scraped.
-const SCRAPE: Duration = Duration::from_secs(5);
 /// Time between changes: a thousand spans come with each, and a queue that is full drops what comes next.
 const PACE: Duration = Duration::from_secs(1);
 /// Until everything is as it should be.
@@ -37,6 +35,9 @@ pub(crate) struct Args {
     /// Time at rest, seconds.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(10..))]
     rest_s: u64,
+    /// Time between scrapes of the traced agent, seconds; 15 is common for Prometheus.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..))]
+    scrape_s: u64,
     /// Changes that are traced.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     changes: u64,
@@ -98,7 +99,7 @@ async fn applied(clients: &Clients, generation: i64) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Args { rest_s, changes } = args;
+    let Args { rest_s, scrape_s, changes } = args;
     let scratch = Scratch::new();
     let dir = scratch.path();
     let collector = Collector::start(Duration::ZERO).await?;
@@ -120,7 +121,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut scraped = String::new();
     while began.elapsed() < Duration::from_secs(rest_s) {
         scraped = told.scrape()?;
-        tokio::time::sleep(SCRAPE).await;
+        tokio::time::sleep(Duration::from_secs(scrape_s)).await;
     }
     let rest = began.elapsed();
     let percent = |agent: &Agent, before: Duration| -> anyhow::Result<f64> {
@@ -172,6 +173,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             "bench": "telemetry",
             "workloads": WORKLOADS,
             "rest_s": rest.as_secs_f64(),
+            "scrape_s": scrape_s,
             "figures": {
                 "changes": changes, "whole_traces": whole, "orphans": orphans, "depth": depth, "spans": spans,
                 "cpu_percent_with": cpu[0], "cpu_percent_without": [cpu[1], cpu[2]],
