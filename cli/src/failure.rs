@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
-use weir_common::tls::explain_call;
+use weir_common::{telemetry::rpc::code_name, tls::explain_call};
 
 /// A failed command.
 #[derive(Debug)]
@@ -156,27 +156,4 @@ fn refused(status: &Status, located: Option<&str>) -> String {
         _ => return text,
     };
     format!("{text}\nhint: {hint}")
-}
-
-/// The name of a code as the protocol has it.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }
