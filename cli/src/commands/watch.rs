@@ -43,11 +43,9 @@ pub async fn run(client: &mut Client, options: Watch, project: &str, output: Out
                 print::streamed(&v1::ListIntentNodeStatusesResponse { statuses, ..Default::default() }, output)?;
                 String::new()
             }
-            Err(status) if first => return Err(status.into()),
-            Err(status) if status.code() == tonic::Code::Unavailable => {
-                format!("the controller does not answer: {}", status.message())
-            }
-            Err(status) => Failure::from(status).text(),
+            // An outage passes; a refusal does not.
+            Err(status) if first || is_refusal(status.code()) => return Err(status.into()),
+            Err(status) => format!("the controller does not answer: {}", status.message()),
         };
         first = false;
         let seconds = started.elapsed().as_secs_f64();
@@ -70,6 +68,14 @@ pub async fn run(client: &mut Client, options: Watch, project: &str, output: Out
 
 const HEAD: [&str; 10] =
     ["INTENT", "NODE", "CGROUP", "DEVICE", "KEY", "INTENDED", "EFFECTIVE", "ACHIEVED", "ERROR", "REASON"];
+
+fn is_refusal(code: tonic::Code) -> bool {
+    use tonic::Code;
+    matches!(
+        code,
+        Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument | Code::NotFound | Code::Unimplemented
+    )
+}
 
 /// One row a setting; one row with the reason for an intent that has none on a node.
 pub fn table(statuses: &[v1::IntentNodeStatus], project: &str) -> String {
