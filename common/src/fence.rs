@@ -11,7 +11,8 @@ pub struct Fence {
     pub store_epoch: u64,
     /// Revision of the store.
     pub revision: u64,
-    /// Generation of the node's facts; a new session of the agent counts on from the plan that it holds.
+    /// Generation of the node's facts under one revision; the controller counts it, in a new session from the plan that the
+    /// agent holds.
     pub facts_generation: u64,
 }
 

@@ -120,8 +120,8 @@ pub(super) async fn run(
     // Everything up to here goes with the hello.
     let facts = link.facts.borrow_and_update().clone();
     let report = link.reports.borrow_and_update().clone();
-    // The generation is a part of the fence: counting on from the plan held, a new session never makes a lower one.
-    let mut facts_generation = report.fence.map_or(0, |fence| fence.facts_generation) + 1;
+    // Counted within the session; the fence's own count is the controller's, which goes on from the plan held.
+    let mut facts_generation = 1;
     let hello = v1::AgentHello {
         node: link.identity.node.clone(),
         node_uid: link.identity.node_uid.clone(),

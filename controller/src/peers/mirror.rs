@@ -13,10 +13,12 @@ use weir_proto::v1::{self, peer_service_client::PeerServiceClient, relay_respons
 
 use super::Peers;
 use crate::{
-    api::wire::{condition_from_wire, duration_from_wire, measurement_from_wire, status_update_from_wire},
+    api::wire::{
+        condition_from_wire, duration_from_wire, facts_from_wire, measurement_from_wire, status_update_from_wire,
+    },
     leader::{Replica, ReplicaId},
     model::{Measurement, NodeName},
-    session::{AskFailure, RemoteAsk, RemoteSession, check_hello},
+    session::{AskFailure, Hello, RemoteAsk, RemoteSession, check_hello},
 };
 
 /// How long connecting may take.
@@ -138,28 +140,35 @@ fn told(peers: &Peers, id: &ReplicaId, message: Message, asks: &mpsc::Sender<Rem
             // Said to another replica, which took it: what this one cannot read is left out.
             let hello = check_hello(hello?).ok()?;
             let node = hello.node;
-            let session = RemoteSession {
-                uid: hello.agent.uid.clone(),
-                instance: hello.agent.instance.clone(),
-                labels: hello.facts.labels.clone(),
-                features: hello.agent.features.iter().cloned().collect(),
-            };
-            hub.remote_session(id, &node, session, asks.clone());
+            let Hello { node: _, agent, fence, facts, settings_held, .. } = hello;
+            let heard = ago(age);
             if !hub.serves(&node) {
-                board.connected(&node, hello.agent, hello.facts, hello.settings_held, hello.fence, ago(age));
+                board.connected(&node, agent.clone(), facts.clone(), settings_held, fence, heard);
             }
+            let session = RemoteSession { agent, facts, settings_held, fence, heard };
+            hub.remote_session(id, &node, session, asks.clone());
             return Some(node);
+        }
+        Message::Facts(v1::RelayedFacts { node, update }) => {
+            let (node, facts) = (node.parse::<NodeName>().ok()?, facts_from_wire(update?.facts?));
+            if !hub.serves(&node) {
+                board.contact(&node, now);
+                board.facts(&node, facts.clone());
+            }
+            hub.remote_facts(id, &node, facts);
         }
         Message::Report(v1::RelayedReport { node, status, age }) => {
             let (node, report) = (node.parse::<NodeName>().ok()?, status_update_from_wire(status?));
             hub.remote_report(id, &node, report.fence, &report.uids_held);
-            if !hub.serves(&node) {
+            if hub.serves(&node) {
+                hub.remote_unshown(id, &node, report, ago(age));
+            } else {
                 board.contact(&node, ago(age));
                 board.report(&node, report, true, ago(age));
             }
         }
         Message::Refusal(v1::RelayedRefusal { node, condition }) => {
-            hub.remote_refused(id, &node.parse().ok()?, condition_from_wire(condition?));
+            hub.remote_refused(id, &node.parse().ok()?, condition.map(condition_from_wire));
         }
         Message::Conflict(v1::RelayedConflict { node, refused_uid }) => hub.conflict(&node.parse().ok()?, &refused_uid),
         Message::Measurements(batch) => {

@@ -65,7 +65,7 @@ impl Relay {
         let Some(latest) = all.get_mut(node) else { return };
         latest.hello.facts = Some(facts.clone());
         latest.heard = now;
-        shared.tell(Message::Session(v1::RelayedSession { hello: Some(latest.hello.clone()), age: None }));
+        shared.tell(Message::Facts(v1::RelayedFacts { node: node.to_string(), update: Some(facts.clone()) }));
     }
 
     /// It reported its state.
@@ -74,10 +74,6 @@ impl Relay {
         let mut all = shared.lock();
         let Some(latest) = all.get_mut(node) else { return };
         latest.heard = now;
-        // A report of a plan in force takes back that an earlier one was refused.
-        if latest.report.as_ref().is_none_or(|(before, _)| before.fence != status.fence) {
-            latest.refusal = None;
-        }
         latest.report = Some((status.clone(), now));
         shared.tell(Message::Report(v1::RelayedReport { node: node.to_string(), status: Some(status), age: None }));
     }
@@ -90,6 +86,15 @@ impl Relay {
         latest.refusal = Some(condition.clone());
         let refusal = v1::RelayedRefusal { node: node.to_string(), condition: Some(condition) };
         shared.tell(Message::Refusal(refusal));
+    }
+
+    /// It accepted the plan on its way, which takes back that an earlier one was refused.
+    pub(crate) fn accepted(&self, node: &NodeName) {
+        let Some(shared) = &self.shared else { return };
+        let mut all = shared.lock();
+        if all.get_mut(node).and_then(|latest| latest.refusal.take()).is_some() {
+            shared.tell(Message::Refusal(v1::RelayedRefusal { node: node.to_string(), condition: None }));
+        }
     }
 
     /// Another agent with the same name was refused.
@@ -207,6 +212,41 @@ mod tests {
         let change = subscription.changes.try_recv().unwrap();
         assert!(matches!(change.message, Some(Message::End(_))));
         assert!(relay.subscribe(now).unwrap().known.is_empty());
+    }
+
+    #[test]
+    fn a_refusal_stands_through_reports_until_a_plan_is_accepted() {
+        let relay = Relay::on();
+        let (a, now) = ("a".parse::<NodeName>().unwrap(), Instant::now());
+        relay.session(&a, hello("a", "1"), now);
+        relay.refusal(&a, v1::Condition::default());
+        let fence = |revision| Some(v1::Fence { store_epoch: 1, revision, facts_generation: 1 });
+        relay.report(&a, v1::StatusUpdate { fence: fence(7), ..Default::default() }, now);
+        relay.report(&a, v1::StatusUpdate { fence: fence(8), ..Default::default() }, now);
+        let mut subscription = relay.subscribe(now).unwrap();
+        assert!(matches!(subscription.known.last(), Some(Message::Refusal(refusal)) if refusal.condition.is_some()));
+        relay.accepted(&a);
+        let change = subscription.changes.try_recv().unwrap();
+        assert!(matches!(&change.message, Some(Message::Refusal(refusal)) if refusal.condition.is_none()));
+        relay.accepted(&a);
+        assert!(subscription.changes.try_recv().is_err(), "there is nothing to take back");
+        assert!(!relay.subscribe(now).unwrap().known.iter().any(|known| matches!(known, Message::Refusal(_))));
+    }
+
+    #[test]
+    fn facts_are_passed_on_as_facts_and_are_in_the_state() {
+        let relay = Relay::on();
+        let (a, now) = ("a".parse::<NodeName>().unwrap(), Instant::now());
+        relay.session(&a, hello("a", "1"), now);
+        let mut subscription = relay.subscribe(now).unwrap();
+        let facts = v1::FactsUpdate { facts_generation: 2, facts: Some(v1::NodeFacts::default()) };
+        relay.facts(&a, &facts, now);
+        let change = subscription.changes.try_recv().unwrap();
+        assert!(matches!(&change.message, Some(Message::Facts(told)) if told.update.as_ref() == Some(&facts)));
+        let known = relay.subscribe(now).unwrap().known;
+        assert!(
+            matches!(&known[0], Message::Session(told) if told.hello.as_ref().unwrap().facts.as_ref() == Some(&facts))
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::{
     hub::{Hub, Session, matching},
     plan_sync::PlanSync,
     queries::Ask,
+    remote::Left,
 };
 use crate::model::{Condition, Labels, NodeName};
 
@@ -63,9 +64,11 @@ impl Hub {
             inner.conflicts.insert(node.clone(), (uid.to_owned(), Instant::now()));
             return Err(AttachError::NameTaken { node: node.clone(), other });
         }
-        let elsewhere =
-            inner.remotes.get(node).filter(|remote| remote.uid != uid && !inner.sessions.contains_key(node));
-        if let Some(other) = elsewhere.map(|remote| remote.uid.clone()) {
+        let elsewhere = inner
+            .remotes
+            .get(node)
+            .filter(|remote| remote.session.agent.uid != uid && !inner.sessions.contains_key(node));
+        if let Some(other) = elsewhere.map(|remote| remote.session.agent.uid.clone()) {
             inner.conflicts.insert(node.clone(), (uid.to_owned(), Instant::now()));
             return Err(AttachError::NameTaken { node: node.clone(), other });
         }
@@ -98,14 +101,14 @@ impl Hub {
     }
 
     /// The node's record is durable: the session gets its plan.
-    pub(super) fn activate(&self, node: &NodeName, id: u64, facts_generation: u64, held: Option<Fence>) {
+    pub(super) fn activate(&self, node: &NodeName, id: u64, held: Option<Fence>) {
         let epoch = self.epoch();
         let mut inner = self.lock();
         let directive = inner.catalog.directive(node);
         let revision = inner.catalog.revision.0;
         if let Some(session) = inner.session(node, id) {
             let plan = session.plan();
-            session.sync = Some(PlanSync::new(epoch, revision, facts_generation, held, plan, directive));
+            session.sync = Some(PlanSync::new(epoch, revision, held, plan, directive));
             session.wake.notify_one();
         }
         drop(inner);
@@ -119,19 +122,23 @@ impl Hub {
         }
     }
 
-    /// The stream ended. Whether the session was still the node's.
-    pub(super) fn detach(&self, node: &NodeName, id: u64) -> bool {
+    /// The stream ended.
+    pub(super) fn detach(&self, node: &NodeName, id: u64) -> Left {
         let mut inner = self.lock();
         if inner.session(node, id).is_none() {
-            return false;
+            return Left::NotOurs;
         }
         if let Some(session) = inner.sessions.remove(node) {
             let reflected = inner.catalog.revision.0;
             inner.leave(node, &session, reflected);
         }
+        let left = match inner.remotes.get_mut(node) {
+            Some(remote) => Left::Elsewhere(Box::new((remote.session.clone(), remote.unshown.take()))),
+            None => Left::Away,
+        };
         drop(inner);
         self.bump();
-        true
+        left
     }
 }
 
@@ -143,5 +150,39 @@ impl super::hub::Inner {
             // It may have been sent a plan that it did not acknowledge: the selectors decide.
             None => drop(self.away.remove(node)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::{
+        catalog::Catalog,
+        model::{Earlier, NodeRecord},
+    };
+
+    #[test]
+    fn a_session_of_another_ledger_than_the_list_has_ends_with_the_list() {
+        let hub = Hub::new(1, Catalog::default());
+        let (kept, taken): (NodeName, NodeName) = ("kept".parse().unwrap(), "taken".parse().unwrap());
+        let record = |uid: &str| NodeRecord {
+            uid: uid.into(),
+            boot_id: String::new(),
+            lost_ledger: None,
+            ahead: None,
+            labels: Labels::new(),
+            earlier_labels: Earlier::default(),
+            first_seen: SystemTime::UNIX_EPOCH.into(),
+        };
+        let sessions = [&kept, &taken].map(|node| {
+            let attached = hub.attach(node, "u1", "1", Labels::new(), BTreeSet::new()).unwrap();
+            hub.activate(node, attached.id, None);
+            attached
+        });
+        let nodes = [(kept.clone(), record("u1")), (taken, record("u2"))].into();
+        hub.replace(Catalog { nodes, ..Catalog::default() });
+        assert_eq!(sessions.each_ref().map(|session| session.replaced.is_cancelled()), [false, true]);
     }
 }

@@ -103,6 +103,15 @@ pub struct NodeState {
     pub conflict: Option<String>,
 }
 
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// It is of the plan that was on its way.
+    pub(super) accepted: bool,
+    /// The node's earlier labels need not be remembered any longer.
+    pub(super) settled: bool,
+}
+
 impl Hub {
     /// A hub over a picture of the store with this epoch.
     pub fn new(epoch: u64, catalog: Catalog) -> Self {
@@ -185,6 +194,10 @@ impl Hub {
         let Inner { catalog, sessions, away, .. } = &mut *inner;
         away.retain(|node, _| catalog.nodes.contains_key(node));
         for (node, session) in sessions {
+            // What a change would have told: another replica took an agent with another ledger.
+            if session.sync.is_some() && catalog.nodes.get(node).is_some_and(|record| record.uid != session.uid) {
+                session.replaced.cancel();
+            }
             session.matching = matching(catalog, node, &session.labels);
         }
         inner.replan_all();
@@ -207,14 +220,15 @@ impl Hub {
         self.lock().session(node, id).and_then(|session| session.sync.as_ref()).is_some_and(PlanSync::is_in_flight)
     }
 
-    /// The agent accepted a plan and says what it holds. Whether its earlier labels need not be remembered any longer.
-    pub(super) fn acknowledged(&self, node: &NodeName, id: u64, fence: Fence, held: &[String]) -> bool {
+    /// The agent accepted a plan and says what it holds.
+    pub(super) fn acknowledged(&self, node: &NodeName, id: u64, fence: Fence, held: &[String]) -> Acknowledged {
         let mut inner = self.lock();
         let remembered = inner.catalog.nodes.get(node).is_some_and(|record| !record.earlier_labels.is_empty());
-        let Some(session) = inner.session(node, id) else { return false };
+        let Some(session) = inner.session(node, id) else { return Acknowledged::default() };
         session.uids_held = held.iter().cloned().collect();
-        let Some(sync) = session.sync.as_mut() else { return false };
-        if sync.ack(fence) {
+        let Some(sync) = session.sync.as_mut() else { return Acknowledged::default() };
+        let accepted = sync.ack(fence);
+        if accepted {
             session.refused = None;
         } else {
             tracing::warn!(%node, %fence, "acknowledgement of a plan that is not on its way");
@@ -224,7 +238,7 @@ impl Hub {
         session.wake.notify_one();
         drop(inner);
         self.bump();
-        remembered && clean
+        Acknowledged { accepted, settled: remembered && clean }
     }
 
     /// The agent refused a plan.
@@ -272,12 +286,12 @@ impl Hub {
     }
 
     /// The node's facts changed, its labels among them.
-    pub(super) fn facts_changed(&self, node: &NodeName, id: u64, generation: u64, labels: Labels) {
+    pub(super) fn facts_changed(&self, node: &NodeName, id: u64, labels: Labels) {
         let mut inner = self.lock();
         let Inner { catalog, sessions, .. } = &mut *inner;
         let Some(session) = sessions.get_mut(node).filter(|session| session.id == id) else { return };
         if let Some(sync) = session.sync.as_mut() {
-            sync.facts_changed(generation);
+            sync.facts_changed();
         }
         if session.labels == labels {
             return;
@@ -371,7 +385,7 @@ impl Hub {
         }
         // As the replica that serves it decides: by what its agent can do.
         let (remote, intent) = (inner.remotes.get(node)?, inner.catalog.intents.get(intent)?);
-        let matches = plan::matches(intent, node, &remote.labels);
+        let matches = plan::matches(intent, node, &remote.session.facts.labels);
         let plan = matches.then(|| plan::assemble([intent.as_ref()], &remote.features))?;
         plan.withheld.into_iter().next()
     }
@@ -437,7 +451,7 @@ impl Inner {
     /// Labels of a connected node.
     fn labels(&self, node: &NodeName) -> Option<&Labels> {
         let here = self.sessions.get(node).map(|session| &session.labels);
-        here.or_else(|| self.remotes.get(node).map(|remote| &remote.labels))
+        here.or_else(|| self.remotes.get(node).map(|remote| &remote.session.facts.labels))
     }
 
     fn intent_changed(&mut self, name: &IntentName, intent: Option<&Arc<Intent>>) {

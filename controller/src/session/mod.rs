@@ -20,5 +20,5 @@ pub use options::{SessionOptions, Shared};
 pub use queries::AskError;
 pub(crate) use queries::Failure as AskFailure;
 pub(crate) use remote::{RemoteAsk, RemoteSession};
-pub(crate) use run::check as check_hello;
+pub(crate) use run::{Hello, check as check_hello};
 pub use service::AgentApi;

@@ -20,6 +20,8 @@ pub(super) struct LedgerId {
     pub(super) boot_id: String,
     /// The fence that it holds, where the store has not come so far.
     pub(super) ahead: Option<Fence>,
+    /// Its fence leaves no room under the store's present revision: the record is written in any case, for another one.
+    pub(super) worn_out: bool,
 }
 
 impl LedgerId {
@@ -60,7 +62,8 @@ pub(super) async fn remember(
     let epoch = store.epoch();
     change(store, node, |before| match before {
         Some(record)
-            if record.uid == ledger.uid
+            if !ledger.worn_out
+                && record.uid == ledger.uid
                 && record.labels == *labels
                 && record.boot_id == ledger.boot_id
                 && record.ahead == ledger.ahead(&record, epoch) =>
@@ -152,7 +155,8 @@ mod tests {
         let start = revision().await;
         let early = SystemTime::UNIX_EPOCH;
 
-        let ledger = |uid: &str, boot: &str| LedgerId { uid: uid.into(), boot_id: boot.into(), ahead: None };
+        let ledger =
+            |uid: &str, boot: &str| LedgerId { uid: uid.into(), boot_id: boot.into(), ahead: None, worn_out: false };
         remember(&store, &node, &ledger("u1", "b1"), &old, early).await.unwrap();
         remember(&store, &node, &ledger("u1", "b1"), &old, SystemTime::now()).await.unwrap();
         settle(&store, &node, "u1", &old).await.unwrap();

@@ -2,7 +2,8 @@
 //! coalesce into the next.
 //!
 //! The fence of what is sent never goes down: its revision is that of the last store change that the plan reflects, and
-//! where only facts changed its last part rises. A plan that has not changed is not sent again, however far the store's
+//! where only facts changed its last part rises. That part is counted here alone, from the fence that the agent holds: were
+//! the agent's own count added, it would double with every session. A plan that has not changed is not sent again, however far the store's
 //! revision has gone on.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -80,9 +81,8 @@ pub(crate) struct PlanSync {
     epoch: u64,
     /// Revision of the last store change that `desired` reflects.
     revision: u64,
+    /// Counts on under one revision of the store, over sessions.
     facts_generation: u64,
-    /// Added to the facts' generation: it counts within a session, the fence goes on beyond.
-    offset: u64,
     desired: Arc<Plan>,
     directive: Directive,
     acknowledged: Option<Sent>,
@@ -94,24 +94,15 @@ pub(crate) struct PlanSync {
 
 impl PlanSync {
     /// A session begins: `held` is the fence that the agent says it has.
-    pub(crate) fn new(
-        epoch: u64,
-        revision: u64,
-        facts_generation: u64,
-        held: Option<Fence>,
-        desired: Plan,
-        directive: Directive,
-    ) -> Self {
-        // The generation of facts begins anew with each session. Under the same revision the fence must still rise.
-        let offset = match held {
+    pub(crate) fn new(epoch: u64, revision: u64, held: Option<Fence>, desired: Plan, directive: Directive) -> Self {
+        let before = match held {
             Some(held) if held.store_epoch == epoch && held.revision == revision => held.facts_generation,
             _ => 0,
         };
         PlanSync {
             epoch,
             revision,
-            facts_generation,
-            offset,
+            facts_generation: before.saturating_add(1),
             desired: Arc::new(desired),
             directive,
             acknowledged: None,
@@ -135,9 +126,9 @@ impl PlanSync {
         true
     }
 
-    /// The facts' generation rose.
-    pub(crate) fn facts_changed(&mut self, generation: u64) {
-        self.facts_generation = self.facts_generation.max(generation);
+    /// The facts changed.
+    pub(crate) fn facts_changed(&mut self) {
+        self.facts_generation = self.facts_generation.saturating_add(1);
     }
 
     /// What to send now; it is on its way then.
@@ -171,18 +162,13 @@ impl PlanSync {
     }
 
     fn next_fence(&mut self) -> Fence {
-        let fence = |offset: u64, sync: &PlanSync| Fence {
-            store_epoch: sync.epoch,
-            revision: sync.revision,
-            facts_generation: sync.facts_generation.saturating_add(offset),
-        };
         if let Some(last) = self.last_sent
-            && fence(self.offset, self) <= last
+            && (last.revision, last.facts_generation) >= (self.revision, self.facts_generation)
         {
-            // Only the facts can have changed, or the agent asked again: the revision never goes down.
-            self.offset = (last.facts_generation + 1).saturating_sub(self.facts_generation);
+            // The agent asked again: the revision never goes down.
+            self.facts_generation = last.facts_generation.saturating_add(1);
         }
-        fence(self.offset, self)
+        Fence { store_epoch: self.epoch, revision: self.revision, facts_generation: self.facts_generation }
     }
 
     /// The agent accepted a plan. Whether it is the one on its way.
@@ -269,7 +255,7 @@ mod tests {
     }
 
     fn sync(held: Option<Fence>) -> PlanSync {
-        PlanSync::new(1, 50, 1, held, some_plan(&["a"]), Directive::Active)
+        PlanSync::new(1, 50, held, some_plan(&["a"]), Directive::Active)
     }
 
     fn fence(revision: u64, facts_generation: u64) -> Fence {
@@ -304,7 +290,7 @@ mod tests {
         let first = sync.next().unwrap().fence();
         sync.ack(first);
         assert!(!sync.desire(99, some_plan(&["a"]), Directive::Active));
-        sync.facts_changed(2);
+        sync.facts_changed();
         assert_eq!(sync.next(), None);
         assert!(sync.desire(100, some_plan(&["a"]), Directive::Paused));
         assert!(
@@ -328,6 +314,18 @@ mod tests {
         assert_eq!(sync(Some(fence(49, 7))).next().unwrap().fence(), fence(50, 1));
         // A store that went back in time without a new epoch is not helped along: the agent is to refuse it.
         assert_eq!(sync(Some(fence(51, 7))).next().unwrap().fence(), fence(50, 1));
+    }
+
+    #[test]
+    fn sessions_without_a_change_count_by_one() {
+        let mut held = None;
+        for session in 1..=200 {
+            let mut sync = sync(held);
+            let sent = sync.next().unwrap().fence();
+            assert_eq!(sent, fence(50, session));
+            assert!(sync.ack(sent));
+            held = Some(sent);
+        }
     }
 
     #[test]
@@ -391,7 +389,7 @@ mod tests {
         fn an_agent_ends_up_with_what_is_desired(steps in proptest::collection::vec(step(), 0..60)) {
             let plans = [some_plan(&[]), some_plan(&["a"]), some_plan(&["a", "b"]), some_plan(&["b", "c"])];
             let mut sync = sync(None);
-            let (mut revision, mut generation) = (50, 1);
+            let mut revision = 50;
             let mut on_its_way: Option<Push> = None;
             let mut agent: Option<(Fence, Vec<String>)> = None;
             let mut highest = Fence::default();
@@ -419,8 +417,7 @@ mod tests {
                         sync.desire(revision, plans[usize::from(i)].clone(), Directive::Active);
                     }
                     Step::Facts => {
-                        generation += 1;
-                        sync.facts_changed(generation);
+                        sync.facts_changed();
                     }
                     Step::Next => {
                         if let Some(push) = sync.next() {

@@ -14,6 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const ELSEWHERE: Duration = Duration::from_secs(2);
 /// Questions that an agent may have open.
 const MAX_OPEN: usize = 64;
+/// Most rows of one answer, its parts joined.
+const MAX_ROWS: usize = 200_000;
 
 /// There is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -158,13 +160,18 @@ impl Open {
     /// An answer or a part of one. Answers to nothing are left out: their asker may have gone.
     pub(super) fn reply(&mut self, reply: v1::Reply) {
         let v1::Reply { query_id, done, progress_percent: _, error, answer } = reply;
-        let Some(waiting) = self.waiting.get_mut(&query_id) else { return };
+        let Some(waiting) = self.waiting.get_mut(&query_id).filter(|waiting| !waiting.answer.is_closed()) else {
+            self.waiting.remove(&query_id);
+            return;
+        };
         if let Some(answer) = answer {
             waiting.part = Some(match waiting.part.take() {
                 Some(part) => join(part, answer),
                 None => answer,
             });
         }
+        let too_long = waiting.part.as_ref().is_some_and(|part| rows(part) > MAX_ROWS);
+        let error = if too_long { format!("the answer has more than {MAX_ROWS} rows: ask for less") } else { error };
         if !done && error.is_empty() {
             return;
         }
@@ -176,6 +183,15 @@ impl Open {
             };
             let _gone = answer.send(result);
         }
+    }
+}
+
+/// Rows of a joined answer: what an agent sends without an end must not fill this process.
+fn rows(answer: &v1::reply::Answer) -> usize {
+    use v1::reply::Answer;
+    match answer {
+        Answer::Explain(reply) => reply.settings.len() + reply.without_setting.len(),
+        Answer::Workloads(reply) => reply.workloads.len(),
     }
 }
 
@@ -225,6 +241,33 @@ mod tests {
             other => panic!("{other:?}"),
         }
         open.reply(reply(id, true, None));
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_cut_off() {
+        let mut open = Open::default();
+        let (question, mut answer) = ask();
+        let query_id = open.begin(question).unwrap().query_id;
+        let many = v1::WorkloadsReply { workloads: vec![v1::Workload::default(); MAX_ROWS / 2] };
+        let part =
+            || v1::Reply { query_id, answer: Some(v1::reply::Answer::Workloads(many.clone())), ..Default::default() };
+        open.reply(part());
+        open.reply(part());
+        assert!(answer.try_recv().is_err());
+        open.reply(part());
+        assert!(matches!(answer.try_recv(), Ok(Err(Failure::Refused(why))) if why.contains("rows")));
+        open.reply(part());
+        assert!(!open.is_awaited());
+    }
+
+    #[test]
+    fn parts_for_an_asker_that_left_are_not_kept() {
+        let mut open = Open::default();
+        let (question, answer) = ask();
+        let query_id = open.begin(question).unwrap().query_id;
+        drop(answer);
+        open.reply(v1::Reply { query_id, answer: Some(workloads("/a")), ..Default::default() });
+        assert!(open.waiting.is_empty());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::{
     options::Shared,
     plan_sync::{AfterNack, NackReason, Push},
     queries::Open,
+    remote::{Left, RemoteSession},
     trace::OnTheirWay,
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
         errors::reconnect_elsewhere,
         wire::{
             condition_to_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
-            rule_to_wire, status_update_from_wire, to_i64, to_u64, update_of_ack,
+            rule_to_wire, status_update_from_wire, to_i64, update_of_ack,
         },
     },
     model::{Condition, NodeFacts, NodeName},
@@ -39,6 +40,9 @@ type Sender = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 
 /// Longest identity or version that an agent may send, bytes.
 const MAX_IDENTITY: usize = 256;
+/// A generation of facts in an agent's fence from which it is not counted on: the contract's fields end at 2^63 - 1, and a
+/// fence that cannot rise would hold the node's plan back for good. No agent gets there by connecting.
+const WORN_OUT: u64 = 1 << 62;
 /// Most features that an agent may name.
 const MAX_FEATURES: usize = 256;
 
@@ -48,7 +52,6 @@ pub(crate) struct Hello {
     pub(crate) agent: AgentIdentity,
     pub(crate) fence: Option<Fence>,
     pub(crate) facts: NodeFacts,
-    facts_generation: u64,
     pub(crate) settings_held: u32,
     boot_id: String,
     store_uid: String,
@@ -89,13 +92,12 @@ pub(crate) fn check(hello: v1::AgentHello) -> Result<Hello, Status> {
         )));
     }
     let missing = || Status::invalid_argument("hello.facts: is required");
-    let v1::FactsUpdate { facts_generation, facts } = facts.ok_or_else(missing)?;
+    let v1::FactsUpdate { facts_generation: _, facts } = facts.ok_or_else(missing)?;
     Ok(Hello {
         node,
         agent: AgentIdentity { uid: node_uid, instance, version: agent_version, features },
         fence: fence.map(fence_from_wire),
         facts: facts_from_wire(facts.ok_or_else(missing)?),
-        facts_generation: to_u64(facts_generation),
         settings_held: u32::try_from(settings_held).unwrap_or(0),
         boot_id,
         store_uid,
@@ -114,11 +116,20 @@ struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.hub.detach(&self.node, self.id) {
-            self.board.disconnected(&self.node, &self.instance);
-            self.relay.ended(&self.node, &self.instance);
-            tracing::info!(node = %self.node, "the agent's session ended");
+        let left = self.hub.detach(&self.node, self.id);
+        match left {
+            Left::NotOurs => return,
+            Left::Away => self.board.disconnected(&self.node, &self.instance),
+            Left::Elsewhere(moved) => {
+                let (RemoteSession { agent, facts, settings_held, fence, heard }, unshown) = *moved;
+                self.board.connected(&self.node, agent, facts, settings_held, fence, heard);
+                if let Some((report, at)) = unshown {
+                    self.board.report(&self.node, report, true, at);
+                }
+            }
         }
+        self.relay.ended(&self.node, &self.instance);
+        tracing::info!(node = %self.node, "the agent's session ended");
     }
 }
 
@@ -139,7 +150,7 @@ pub(super) async fn run<S: Store>(
         return Err(Status::invalid_argument("the first message of a session is Hello"));
     };
     let said = hello.clone();
-    let Hello { node, agent, fence, facts, facts_generation, settings_held, boot_id, store_uid } = check(hello)?;
+    let Hello { node, agent, fence, facts, settings_held, boot_id, store_uid } = check(hello)?;
     caller.check_node(&node)?;
 
     let features = agent.features.iter().cloned().collect();
@@ -155,7 +166,8 @@ pub(super) async fn run<S: Store>(
     // A plan of another store says nothing about this one: the agent refuses what it does not follow.
     let of_this_store = store_uid.is_empty() || store_uid == store.uid();
     let ahead = fence.filter(|held| of_this_store && held.store_epoch == store.epoch() && held.revision > present.0);
-    let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id, ahead };
+    let worn_out = fence.is_some_and(|held| held.facts_generation >= WORN_OUT);
+    let ledger = node_record::LedgerId { uid: agent.uid.clone(), boot_id, ahead, worn_out };
     let known_at =
         node_record::remember(&**store, &node, &ledger, &facts.labels, SystemTime::now()).await.map_err(|error| {
             tracing::error!(%node, %error, "the node's record cannot be stored");
@@ -163,6 +175,9 @@ pub(super) async fn run<S: Store>(
         })?;
     // Everybody else is to know the node before it is given anything to hold.
     hub.caught_up(known_at).await;
+    if worn_out && hub.revision() < known_at {
+        return Err(Status::unavailable("the store's changes are not seen: connect again"));
+    }
     tracing::info!(%node, uid = ledger.uid, instance = agent.instance, version = agent.version, "the agent connected");
     let labels = facts.labels.clone();
     board.connected(&node, agent, facts, settings_held, fence, Instant::now());
@@ -194,7 +209,7 @@ pub(super) async fn run<S: Store>(
     session.send(v1::session_response::Message::Hello(hello)).await?;
     match hub.node(&session.node).and_then(|known| known.record.ahead) {
         Some(ahead) if ahead.store_epoch >= store.epoch() => session.hold_back(attached.id, ahead, present),
-        _ => hub.activate(&session.node, attached.id, facts_generation, fence),
+        _ => hub.activate(&session.node, attached.id, fence),
     }
     let result = session.serve(attached, &mut inbound).await;
     drop(guard);
@@ -329,7 +344,7 @@ impl<S: Store> Running<'_, S> {
 
     async fn facts(&mut self, id: u64, update: v1::FactsUpdate) -> Result<(), Status> {
         let said = update.clone();
-        let v1::FactsUpdate { facts_generation, facts } = update;
+        let v1::FactsUpdate { facts_generation: _, facts } = update;
         let Some(facts) = facts.map(facts_from_wire) else { return Ok(()) };
         if facts.labels != self.labels {
             // Durable before a plan for them is sent, so that nobody forgets what the node may hold.
@@ -341,7 +356,7 @@ impl<S: Store> Running<'_, S> {
             self.labels.clone_from(&facts.labels);
         }
         self.shared.relay.facts(&self.node, &said, Instant::now());
-        self.shared.hub.facts_changed(&self.node, id, to_u64(facts_generation), facts.labels.clone());
+        self.shared.hub.facts_changed(&self.node, id, facts.labels.clone());
         self.shared.board.facts(&self.node, facts);
         Ok(())
     }
@@ -355,7 +370,11 @@ impl<S: Store> Running<'_, S> {
         let mut settled = false;
         match fence {
             Some(fence) if acknowledges => {
-                settled = hub.acknowledged(&self.node, id, fence, &held);
+                let acknowledged = hub.acknowledged(&self.node, id, fence, &held);
+                settled = acknowledged.settled;
+                if acknowledged.accepted {
+                    relay.accepted(&self.node);
+                }
                 self.on_their_way.accepted(fence);
                 if let Some(took) = self.pushed_at.take().filter(|(pushed, _)| *pushed == fence) {
                     counters.accepted(took.1.elapsed());
@@ -387,11 +406,15 @@ impl<S: Store> Running<'_, S> {
                      (weir-controller store raise-epoch)";
         }
         let condition = Condition::holds("PlanRefused", if reason.is_empty() { "Unknown" } else { &reason }, text);
-        self.shared.relay.refusal(&self.node, condition_to_wire(&condition));
-        match self.shared.hub.refused(&self.node, id, fence, &known, condition) {
+        let told = condition_to_wire(&condition);
+        let after = self.shared.hub.refused(&self.node, id, fence, &known, condition);
+        match after {
             AfterNack::RetryLater => self.retry_at = Some(Instant::now() + self.shared.options.retry_after),
-            AfterNack::PushAgain | AfterNack::Wait | AfterNack::Ignore => {}
+            AfterNack::Wait => {}
+            // Nothing is said of it: the plan goes again at once, or is not the one on its way.
+            AfterNack::PushAgain | AfterNack::Ignore => return,
         }
+        self.shared.relay.refusal(&self.node, told);
     }
 
     /// The agent follows a state that this store has lost: to go on from an earlier one would pass unnoticed once its

@@ -129,6 +129,36 @@ async fn a_restart_forgets_nothing_and_a_reconnect_writes_nothing() {
 }
 
 #[tokio::test]
+async fn the_fence_counts_sessions_and_never_comes_to_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let controller = Controller::start(directory.path()).await;
+    let mut agent = Agent::connect(&controller, "n1").await;
+    agent.take().await;
+    let first = agent.fence.unwrap();
+    for session in 1..=100 {
+        let mut hello = Agent::hello("n1", "uid-n1", "1");
+        hello.fence = agent.fence;
+        // As agents of contract 1 counted them: from the fence that they hold.
+        hello.facts.as_mut().unwrap().facts_generation = agent.fence.unwrap().facts_generation + 1;
+        agent = Agent::connect_with(&controller, hello).await.unwrap();
+        agent.take().await;
+        let expected = v1::Fence { facts_generation: first.facts_generation + session, ..first };
+        assert_eq!(agent.fence, Some(expected));
+    }
+    // A ledger from a time when each session doubled it.
+    let mut hello = Agent::hello("n1", "uid-n1", "1");
+    hello.fence = Some(v1::Fence { facts_generation: i64::MAX, ..first });
+    let mut agent = Agent::connect_with(&controller, hello).await.unwrap();
+    agent.take().await;
+    let healed = agent.fence.unwrap();
+    assert!(healed.revision > first.revision && healed.facts_generation == 1, "{healed:?}");
+    let node = v1::GetNodeRequest { name: "nodes/n1".into() };
+    let node = controller.fleet().await.get_node(node).await.unwrap().into_inner();
+    assert!(!node.conditions.iter().any(|condition| condition.r#type == "PlanRefused"), "{node:?}");
+    controller.stop().await;
+}
+
+#[tokio::test]
 async fn an_agent_ahead_of_a_store_that_went_back_is_sent_nothing_until_the_epoch_is_raised() {
     let directory = tempfile::tempdir().unwrap();
     let controller = Controller::start(directory.path()).await;
