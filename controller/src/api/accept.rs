@@ -2,9 +2,10 @@
 //! is known of the peer goes with the connection.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     io::{self, IoSlice},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
@@ -28,8 +29,13 @@ use crate::access::ConnectionInfo;
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A client of TLS and one of HTTP/2 both speak first: who is silent for so long gives its place to others.
+const FIRST_BYTE: Duration = Duration::from_secs(3);
 /// Handshakes at a time; further connections wait in the kernel's queue.
 const MAX_HANDSHAKES: usize = 512;
+/// Handshakes at a time with one address, so that no single one takes all places. Generous, since many agents may come from
+/// behind one address; who is turned away tries again.
+const MAX_HANDSHAKES_OF_ONE: usize = MAX_HANDSHAKES / 2;
 /// Connections that wait to be served.
 const QUEUE: usize = 64;
 /// After an error of accept, which mostly means that there are too many open files.
@@ -74,6 +80,7 @@ type Sender = mpsc::Sender<Result<Connection, Infallible>>;
 async fn accept(listener: TcpListener, tls: Option<Arc<ServerTls>>, sender: Sender) {
     let places = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let failures = Arc::new(Failures::default());
+    let shaking = Arc::new(Shaking::default());
     loop {
         let accepting = async {
             // The semaphore is never closed; without a place this would only be less patient.
@@ -94,6 +101,10 @@ async fn accept(listener: TcpListener, tls: Option<Arc<ServerTls>>, sender: Send
         };
         // Without it answers are only later.
         let _slower = stream.set_nodelay(true);
+        let Some(counted) = shaking.begin(peer.ip().to_canonical()) else {
+            failures.log(peer, "too many handshakes of this address are under way");
+            continue;
+        };
         let (tls, sender, failures) = (tls.clone(), sender.clone(), Arc::clone(&failures));
         tokio::spawn(async move {
             let connection = match tls {
@@ -103,7 +114,7 @@ async fn accept(listener: TcpListener, tls: Option<Arc<ServerTls>>, sender: Send
                 }),
                 Some(tls) => shake_hands(&tls, stream, peer).await,
             };
-            drop(place);
+            drop((place, counted));
             match connection {
                 // The server has ended where nobody takes it.
                 Ok(connection) => drop(sender.send(Ok(connection)).await),
@@ -116,7 +127,9 @@ async fn accept(listener: TcpListener, tls: Option<Arc<ServerTls>>, sender: Send
 async fn shake_hands(tls: &ServerTls, stream: TcpStream, peer: SocketAddr) -> Result<Connection, String> {
     let shaking = async {
         let mut first = [0];
-        if stream.peek(&mut first).await? == 1 && first[0] == PLAIN_HTTP2 {
+        let spoke = tokio::time::timeout(FIRST_BYTE, stream.peek(&mut first)).await;
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the client said nothing");
+        if spoke.map_err(|_| silent())?? == 1 && first[0] == PLAIN_HTTP2 {
             return Ok(Err(stream));
         }
         tls.acceptor().accept(stream).await.map(Ok)
@@ -152,6 +165,38 @@ async fn ask_for_tls(mut stream: TcpStream) -> io::Result<()> {
     let mut unread = [0; 4096];
     while stream.read(&mut unread).await? > 0 {}
     Ok(())
+}
+
+/// Handshakes under way, by address.
+#[derive(Default)]
+struct Shaking(Mutex<HashMap<IpAddr, usize>>);
+
+/// One handshake under way, until it is dropped.
+struct Counted(Arc<Shaking>, IpAddr);
+
+impl Shaking {
+    /// Counts one more; `None` where the address has too many.
+    fn begin(self: &Arc<Self>, address: IpAddr) -> Option<Counted> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= MAX_HANDSHAKES_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        Some(Counted(Arc::clone(self), address))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.1);
+            }
+        }
+    }
 }
 
 /// Logs failed handshakes, with a count of those that were left out.
@@ -218,5 +263,45 @@ impl AsyncWrite for Connection {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_places_to_others() {
+        let shaking = Arc::new(Shaking::default());
+        let (one, other): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let mut under_way: Vec<Counted> =
+            (0..MAX_HANDSHAKES_OF_ONE).map(|_| shaking.begin(one).expect("a place")).collect();
+        assert!(shaking.begin(one).is_none());
+        assert!(shaking.begin(other).is_some());
+        under_way.pop();
+        assert!(shaking.begin(one).is_some());
+        drop(under_way);
+        assert!(shaking.0.lock().unwrap().is_empty(), "addresses are not remembered");
+    }
+
+    #[tokio::test]
+    async fn silent_connections_hold_nobody_up_for_long() {
+        let directory = tempfile::tempdir().unwrap();
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let (certificate, key) = (directory.path().join("c"), directory.path().join("k"));
+        std::fs::write(&certificate, pair.cert.pem()).unwrap();
+        std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+        let tls = ServerTls::load(weir_common::tls::ServerFiles { certificate, key, client_ca: None }).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepted = tokio::spawn(async move {
+            let (stream, peer) = listener.accept().await.unwrap();
+            let began = Instant::now();
+            let failed = shake_hands(&tls, stream, peer).await.err().unwrap();
+            (failed, began.elapsed())
+        });
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let (failed, took) = accepted.await.unwrap();
+        assert!(failed.contains("said nothing") && took < HANDSHAKE, "{failed} after {took:?}");
     }
 }
