@@ -53,6 +53,10 @@ pub struct Options {
     /// Root of the cgroup hierarchy with the throttle files [default: found].
     #[arg(global = true, long)]
     pub cgroup_root: Option<PathBuf>,
+    /// Where the host's / is seen: in a container, where it, or its /dev alone, is mounted. Device paths, by-id names and mount
+    /// points are looked up below it.
+    #[arg(global = true, long, env = "WEIR_HOST_ROOT", value_name = "DIR", default_value = "/")]
+    pub host_root: PathBuf,
     /// Time between looks at the node, milliseconds.
     #[arg(global = true, long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub period_ms: u64,

@@ -73,6 +73,7 @@ fn open(options: &Options, open_ledger: OpenLedger) -> anyhow::Result<Opened> {
         rustix::process::geteuid().is_root(),
         "weir-agent must run as root: the throttle files can be written by nobody else"
     );
+    ensure!(options.host_root.is_dir(), "--host-root {} is no directory", options.host_root.display());
     let hierarchy = hierarchy::find(options.cgroup_root.as_deref())?;
     let root = hierarchy.root.clone();
     let sole = SoleAgent::take(&hierarchy)?;
@@ -90,7 +91,7 @@ fn release(options: &Options) -> anyhow::Result<ExitCode> {
     telemetry::init(options.log_format, None)?;
     let Opened { kernel, ledger, sole: _sole, .. } = open(options, Ledger::open_present)?;
     let lost = ledger.journal_lost();
-    let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel))?;
+    let released = reconcile::release(kernel.clone(), ledger, &Machine::new(kernel, &options.host_root))?;
     for setting in &released {
         let mark = if setting.done { "ok    " } else { "FAILED" };
         println!("{mark} {}: {}", setting.key, setting.outcome);
@@ -117,6 +118,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         state_dir,
         labels,
         cgroup_root: _,
+        host_root,
         period_ms: _,
         floor_bytes_per_second: bytes_per_second,
         floor_operations_per_second: operations_per_second,
@@ -148,7 +150,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let reconciler = Reconciler {
         enforcer: Enforcer::new(kernel.clone(), ledger),
         meter: meter.clone(),
-        view: Box::new(Machine::new(kernel)),
+        view: Box::new(Machine::new(kernel, &host_root)),
         node: settings,
         period,
         quarantined,

@@ -1,6 +1,6 @@
 //! Where the loop looks at its node: the machine itself, or a modelled one in a simulation. Reads; writes nothing.
 
-use std::{io, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
 use crate::{
     devices::{DeviceSnapshot, Sources},
@@ -32,9 +32,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine behind a kernel, with devices where Linux has them.
-    pub fn new(kernel: Arc<dyn Kernel>) -> Machine {
-        Machine { kernel, sources: Sources::default() }
+    /// The machine behind a kernel, with devices where Linux has them below the host's root.
+    pub fn new(kernel: Arc<dyn Kernel>, host_root: &Path) -> Machine {
+        Machine { kernel, sources: Sources { host_root: host_root.to_owned(), ..Sources::default() } }
     }
 }
 

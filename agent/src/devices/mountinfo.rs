@@ -59,6 +59,20 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The mounts at and below a directory, as they are for who has that as root.
+pub fn below(mounts: Vec<Mount>, root: &str) -> Vec<Mount> {
+    let root = root.trim_end_matches('/');
+    let inside = |mut mount: Mount| {
+        let rest = mount.mount_point.strip_prefix(root)?;
+        if !rest.is_empty() && !rest.starts_with('/') {
+            return None;
+        }
+        mount.mount_point = if rest.is_empty() { "/".to_owned() } else { rest.to_owned() };
+        Some(mount)
+    };
+    mounts.into_iter().filter_map(inside).collect()
+}
+
 /// The mount that a path lies on: the one with the longest mount point that contains it; of several at one point the last.
 pub fn covering<'a>(mounts: &'a [Mount], path: &str) -> Option<&'a Mount> {
     mounts
@@ -100,6 +114,19 @@ garbage
         assert_eq!(fs("/database"), "ext4");
         assert_eq!(covering(&mounts, "/database").unwrap().mount_point, "/");
         assert_eq!(covering(&mounts, "/my disk/x").unwrap().device, DevNum { major: 8, minor: 1 });
+    }
+
+    #[test]
+    fn a_container_sees_the_hosts_mounts_below_where_they_are_mounted() {
+        let text = "22 1 0:40 / / rw - overlay overlay rw\n23 22 254:1 / /host ro - ext4 /dev/root rw\n24 23 259:3 / \
+                    /host/data rw - xfs /dev/nvme0n1p1 rw\n25 22 8:1 / /hostile rw - ext4 /dev/sda1 rw\n";
+        let points = |root: &str| -> Vec<String> {
+            below(parse(text), root).into_iter().map(|mount| mount.mount_point).collect()
+        };
+        assert_eq!(points("/host"), ["/", "/data"]);
+        assert_eq!(points("/host/"), ["/", "/data"]);
+        assert_eq!(points("/"), ["/", "/host", "/host/data", "/hostile"]);
+        assert!(points("/elsewhere").is_empty());
     }
 
     proptest! {

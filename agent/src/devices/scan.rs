@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use weir_common::device::{DevNum, DeviceId};
 
 use super::{BlockDevice, DeviceKind, DeviceSnapshot, PathTarget, mountinfo};
@@ -19,8 +20,8 @@ pub struct Sources {
     pub sys_block: PathBuf,
     /// `/proc/self/mountinfo`.
     pub mountinfo: PathBuf,
-    /// `/dev/disk/by-id`.
-    pub by_id: PathBuf,
+    /// `/`; in a container, where the host's is mounted. Device paths, by-id names and mount paths are looked up below it.
+    pub host_root: PathBuf,
 }
 
 impl Default for Sources {
@@ -28,10 +29,13 @@ impl Default for Sources {
         Sources {
             sys_block: PathBuf::from("/sys/block"),
             mountinfo: PathBuf::from("/proc/self/mountinfo"),
-            by_id: PathBuf::from("/dev/disk/by-id"),
+            host_root: PathBuf::from("/"),
         }
     }
 }
+
+/// Below the host's root.
+const BY_ID: &str = "dev/disk/by-id";
 
 /// Bytes of the sectors in which sysfs counts, whatever the device's own are.
 const SECTOR: u64 = 512;
@@ -53,11 +57,12 @@ impl DeviceSnapshot {
                 snapshot.devices.insert(device.id.num, device);
             }
         }
-        snapshot.by_id = by_id(&sources.by_id)?;
+        snapshot.by_id = by_id(&sources.host_root.join(BY_ID))?;
         let mounted = mountinfo::parse(&fs::read_to_string(&sources.mountinfo)?);
+        let mounted = mountinfo::below(mounted, &sources.host_root.to_string_lossy());
         snapshot.attach_names(&mounted);
         for path in paths {
-            snapshot.paths.insert(path.clone(), path_target(Path::new(path)));
+            snapshot.paths.insert(path.clone(), path_target(&sources.host_root, path));
         }
         for path in mounts {
             let target = mount_target(&mounted, path);
@@ -234,19 +239,35 @@ fn by_id(dir: &Path) -> io::Result<BTreeMap<String, DevNum>> {
     Ok(known)
 }
 
-fn path_target(path: &Path) -> PathTarget {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.file_type().is_block_device() => PathTarget::Block(device_number(metadata.rdev())),
-        Ok(metadata) if metadata.file_type().is_char_device() => PathTarget::CharacterDevice,
-        Ok(_) => PathTarget::NotADevice,
+fn path_target(host_root: &Path, path: &str) -> PathTarget {
+    match stat_below(host_root, path) {
+        Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => PathTarget::Block(device_number(stat.st_rdev)),
+            FileType::CharacterDevice => PathTarget::CharacterDevice,
+            _ => PathTarget::NotADevice,
+        },
         Err(error) if is_gone(&error) => PathTarget::NotFound,
         Err(error) => PathTarget::Unreadable { error: error.to_string() },
     }
 }
 
+/// What a path means where `root` is the root, for its symbolic links too.
+fn stat_below(root: &Path, path: &str) -> io::Result<Stat> {
+    let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT)?;
+    Ok(rustix::fs::fstat(file)?)
+}
+
+const UNSEEN_MOUNTS: &str = "the host's mounts are not seen from this container: its / must be mounted at --host-root, with \
+                             propagation from the host";
+
 fn mount_target(mounted: &[mountinfo::Mount], path: &str) -> PathTarget {
     // A mount path names a mount point: what merely lies on one would be a guess about which disk is meant.
     let wanted = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    // The root is always mounted: without it the table is of another place.
+    if !mounted.iter().any(|mount| mount.mount_point == "/") {
+        return PathTarget::Unreadable { error: UNSEEN_MOUNTS.to_owned() };
+    }
     match mountinfo::covering(mounted, wanted) {
         Some(mount) if mount.mount_point != wanted => PathTarget::NotFound,
         Some(mount) if mount.device.major == 0 => PathTarget::NoBlockDevice { fs_type: mount.fs_type.clone() },
@@ -265,7 +286,6 @@ mod tests {
         fn new() -> Sysfs {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir(dir.path().join("block")).unwrap();
-            fs::create_dir(dir.path().join("by-id")).unwrap();
             fs::write(dir.path().join("mountinfo"), "").unwrap();
             Sysfs(dir)
         }
@@ -286,14 +306,17 @@ mod tests {
             self.file(&format!("{disk}/{name}/partition"), "1\n");
         }
 
-        fn take(&self, paths: &[&str], mounts: &[&str]) -> DeviceSnapshot {
-            let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-            let sources = Sources {
+        fn sources(&self) -> Sources {
+            Sources {
                 sys_block: self.0.path().join("block"),
                 mountinfo: self.0.path().join("mountinfo"),
-                by_id: self.0.path().join("by-id"),
-            };
-            DeviceSnapshot::take(&sources, &owned(paths), &owned(mounts)).unwrap()
+                ..Sources::default()
+            }
+        }
+
+        fn take(&self, paths: &[&str], mounts: &[&str]) -> DeviceSnapshot {
+            let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+            DeviceSnapshot::take(&self.sources(), &owned(paths), &owned(mounts)).unwrap()
         }
     }
 
@@ -348,12 +371,36 @@ mod tests {
         // A directory in the file's place: there, and not to be read.
         fs::remove_file(sysfs.0.path().join("block/vda/size")).unwrap();
         fs::create_dir(sysfs.0.path().join("block/vda/size")).unwrap();
-        let sources = Sources {
-            sys_block: sysfs.0.path().join("block"),
-            mountinfo: sysfs.0.path().join("mountinfo"),
-            by_id: sysfs.0.path().join("by-id"),
+        assert!(DeviceSnapshot::take(&sysfs.sources(), &[], &[]).is_err());
+    }
+
+    #[test]
+    fn below_the_hosts_root_paths_links_and_mounts_are_the_hosts() {
+        let sysfs = Sysfs::new();
+        let host = sysfs.0.path().join("host");
+        let by_id = host.join(BY_ID);
+        fs::create_dir_all(&by_id).unwrap();
+        // A link of the host's means the host's file, not the container's; its device nodes stand for themselves.
+        fs::write(host.join("dev/nvme0n1"), "").unwrap();
+        std::os::unix::fs::symlink("/dev/nvme0n1", host.join("dev/disk/data")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", host.join("dev/disk/only-in-the-container")).unwrap();
+        std::os::unix::fs::symlink("../../nvme0n1", by_id.join("nvme-x")).unwrap();
+        let take = |mountinfo: String| {
+            fs::write(sysfs.0.path().join("mountinfo"), mountinfo).unwrap();
+            let sources = Sources { host_root: host.clone(), ..sysfs.sources() };
+            let paths = ["/dev/disk/data", "/dev/disk/only-in-the-container", "/../../dev/nvme0n1"];
+            DeviceSnapshot::take(&sources, &paths.map(str::to_owned), &["/data".to_owned()]).unwrap()
         };
-        assert!(DeviceSnapshot::take(&sources, &[], &[]).is_err());
+        let at = host.display();
+        let seen = take(format!(
+            "22 1 0:40 / / rw - overlay o rw\n23 22 254:1 / {at} ro - ext4 /dev/vda1 rw\n24 23 259:3 / {at}/data rw - xfs d rw\n"
+        ));
+        assert_eq!(seen.mounts["/data"], PathTarget::Block(num("259:3")));
+        assert_eq!(seen.paths["/dev/disk/data"], PathTarget::NotADevice);
+        assert_eq!(seen.paths["/dev/disk/only-in-the-container"], PathTarget::NotFound);
+        assert_eq!(seen.paths["/../../dev/nvme0n1"], PathTarget::NotADevice, "there is nothing above the root");
+        let only_dev = take(format!("22 1 0:40 / / rw - overlay o rw\n23 22 0:6 / {at}/dev ro - devtmpfs d rw\n"));
+        assert!(matches!(&only_dev.mounts["/data"], PathTarget::Unreadable { error } if error.contains("--host-root")));
     }
 
     #[test]

@@ -40,6 +40,16 @@ pub enum HierarchyError {
     /// No cgroups at all.
     #[error("neither cgroup v2 nor a v1 blkio hierarchy is mounted; in a container, mount the host's /sys/fs/cgroup")]
     NotMounted,
+    /// Only a part of the hierarchy is seen: this process is in a container.
+    #[error(
+        "{root} is not the machine's cgroup hierarchy but what this container was given of it, and no workload outside can be \
+         seen or limited there: mount the host's /sys/fs/cgroup over it, or give --cgroup-root {root} to limit within this \
+         container alone"
+    )]
+    OnlyAPart {
+        /// Mount point.
+        root: String,
+    },
     /// The directory that was given is no root of such a hierarchy.
     #[error("{root} is no cgroup hierarchy with throttle files: {why}")]
     NotAHierarchy {
@@ -60,7 +70,21 @@ pub fn find(given: Option<&Path>) -> Result<Hierarchy, HierarchyError> {
     }
     let file = "/proc/self/mountinfo";
     let text = fs::read_to_string(file).map_err(|source| HierarchyError::Mounts { file: file.to_owned(), source })?;
-    choose(&text, |root| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default())
+    let controllers = |root: &Path| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    let hierarchy = choose(&text, controllers)?;
+    if !is_whole(&hierarchy) {
+        return Err(HierarchyError::OnlyAPart { root: hierarchy.root.display().to_string() });
+    }
+    Ok(hierarchy)
+}
+
+/// Whether a mount shows a hierarchy from its very root. mountinfo does not tell: within a cgroup namespace each mount looks
+/// whole. The files do: `cgroup.type` is in every cgroup of v2 but the root, `cgroup.sane_behavior` in the root of v1 alone.
+fn is_whole(hierarchy: &Hierarchy) -> bool {
+    match hierarchy.version {
+        CgroupVersion::V2 => !hierarchy.root.join("cgroup.type").exists(),
+        CgroupVersion::V1 => hierarchy.root.join("cgroup.sane_behavior").exists(),
+    }
 }
 
 /// The choice itself, from the text of mountinfo and each v2 root's `cgroup.controllers`.
@@ -134,5 +158,18 @@ mod tests {
         assert!(matches!(error, HierarchyError::NoIoController { .. }), "{error}");
         assert!(matches!(choose("", |_| String::new()), Err(HierarchyError::NotMounted)));
         assert!(verify(Path::new("/proc")).is_err());
+    }
+
+    #[test]
+    fn a_part_is_not_taken_for_the_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let hierarchy = |version| Hierarchy { root: root.path().to_owned(), version };
+        assert!(is_whole(&hierarchy(CgroupVersion::V2)));
+        assert!(!is_whole(&hierarchy(CgroupVersion::V1)));
+        for file in ["cgroup.type", "cgroup.sane_behavior"] {
+            fs::write(root.path().join(file), "").unwrap();
+        }
+        assert!(!is_whole(&hierarchy(CgroupVersion::V2)));
+        assert!(is_whole(&hierarchy(CgroupVersion::V1)));
     }
 }

@@ -41,7 +41,11 @@ pub enum SoleError {
         holder: Option<i32>,
     },
     /// The lock's file cannot be used.
-    #[error("lock {}: {source}", file.display())]
+    #[error(
+        "lock {}: {source}{}",
+        file.display(),
+        if source.kind() == io::ErrorKind::ReadOnlyFilesystem { ": a container needs the host's /sys/fs/cgroup mounted read-write" } else { "" }
+    )]
     Io {
         /// The file.
         file: PathBuf,

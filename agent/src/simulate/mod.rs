@@ -101,6 +101,7 @@ async fn simulate(options: Options, count: u16) -> anyhow::Result<()> {
         state_dir,
         labels,
         cgroup_root: _,
+        host_root: _,
         period_ms: _,
         floor_bytes_per_second: bytes_per_second,
         floor_operations_per_second: operations_per_second,
