@@ -113,6 +113,10 @@ pub struct Tls {
     /// Name in the controller's certificate [default: the address's host].
     #[arg(long = "tls-server-name", env = "WEIR_TLS_SERVER_NAME", value_name = "NAME", requires = "ca")]
     pub server_name: Option<String>,
+    /// A file with a token that proves which node this is, where no certificate does (in Kubernetes a projected
+    /// service-account token); read at each call.
+    #[arg(long = "token-file", env = "WEIR_TOKEN_FILE", value_name = "FILE", requires = "ca")]
+    pub token_file: Option<PathBuf>,
 }
 
 impl Options {

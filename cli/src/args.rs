@@ -41,6 +41,9 @@ pub struct Tls {
     /// Name in the controller's certificate [default: the address's host].
     #[arg(long = "tls-server-name", global = true, env = "WEIR_TLS_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
+    /// A file with a token that says who you are, where no certificate does; read at each call.
+    #[arg(long = "token-file", global = true, env = "WEIR_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 }
 
 /// How results are printed.

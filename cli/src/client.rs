@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tonic::transport::Channel;
-use weir_common::tls::{ClientFiles, ClientTls, Remote};
+use weir_common::tls::{ClientFiles, ClientTls, Connection, Remote, TokenFile};
 use weir_proto::v1::{self, fleet_service_client::FleetServiceClient, intent_service_client::IntentServiceClient};
 
 use crate::{args::Tls, failure::Failure};
@@ -18,9 +17,9 @@ const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 /// Clients of one controller.
 pub struct Client {
     /// Intents.
-    pub intents: IntentServiceClient<Channel>,
+    pub intents: IntentServiceClient<Connection>,
     /// Fleet.
-    pub fleet: FleetServiceClient<Channel>,
+    pub fleet: FleetServiceClient<Connection>,
 }
 
 impl Client {
@@ -29,7 +28,7 @@ impl Client {
     /// # Errors
     /// The address is none, the files of TLS are no good, nobody answers there, or a certificate is refused.
     pub async fn connect(server: &str, tls: &Tls) -> Result<Client, Failure> {
-        let Tls { ca, certificate, key, server_name } = tls;
+        let Tls { ca, certificate, key, server_name, token_file } = tls;
         let address = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
         let pair = match (certificate, key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
@@ -38,8 +37,11 @@ impl Client {
         };
         // Where they come from the environment and the address is plain, nothing is read.
         let files = ca.clone().filter(|_| address.starts_with("https://")).map(|ca| ClientFiles { ca, pair });
+        let token = token_file.as_deref().map(TokenFile::new);
         let tls = files.map(ClientTls::load).transpose().map_err(|error| Failure::Usage(error.to_string()))?;
         let remote = Remote::new(&address, tls.map(Arc::new), server_name.as_deref())
+            .map_err(|error| Failure::Usage(error.to_string()))?
+            .with_token(token)
             .map_err(|error| Failure::Usage(error.to_string()))?
             .map(|endpoint| endpoint.connect_timeout(CONNECT).timeout(ANSWER));
         let channel = remote.connect().await.map_err(|error| {

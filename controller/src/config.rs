@@ -4,9 +4,9 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
 use weir_common::{ops::Addressed, telemetry::LogFormat, tls::TrustDomain};
 
-use crate::maintain::StoreCommand;
 #[cfg(feature = "etcd")]
 use crate::store::etcd::{EtcdFlags, EtcdLocation, LocationError};
+use crate::{access::Account, maintain::StoreCommand};
 
 /// Weir's controller: intents in, plans out.
 #[derive(Clone, Debug, clap::Parser)]
@@ -19,7 +19,7 @@ pub struct Config {
     #[arg(long, default_value = "/var/lib/weir-controller/store.redb", value_name = "PATH")]
     pub store: StoreLocation,
     /// Permit an address that is not loopback, although no client is asked who it is: whoever reaches it can change limits.
-    #[arg(long, conflicts_with = "client_ca")]
+    #[arg(long, conflicts_with_all = ["client_ca", "audience"])]
     pub insecure: bool,
     /// TLS and identities.
     #[command(flatten)]
@@ -51,6 +51,7 @@ pub struct Config {
 
 /// TLS and identities; the files are read again when they change.
 #[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("asks").args(["client_ca", "audience"]).multiple(true))]
 pub struct Tls {
     /// Certificate to serve with, and its chain: a PEM file. Without it, plain text is served.
     #[arg(id = "certificate", long = "tls-cert", value_name = "FILE", requires = "key")]
@@ -58,16 +59,63 @@ pub struct Tls {
     /// The certificate's key: a PEM file.
     #[arg(id = "key", long = "tls-key", value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
-    /// Authorities of clients, people's and agents': a PEM file. With it, whoever connects needs a certificate of theirs.
+    /// Authorities of clients, people's and agents': a PEM file. With it, whoever connects needs a certificate of theirs, or
+    /// a token where --token-audience admits those.
     #[arg(id = "client_ca", long = "tls-client-ca", value_name = "FILE", requires = "certificate")]
     pub client_ca: Option<PathBuf>,
     /// First part of the identities in certificates: spiffe://DOMAIN/node/NAME, .../client/NAME and
     /// .../controller/NAME.
     #[arg(long, value_name = "DOMAIN", default_value = "weir")]
     pub trust_domain: TrustDomain,
+    /// Authorities of other controllers' certificates: a PEM file [default: those of --tls-client-ca].
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub peer_ca: Option<PathBuf>,
     /// Which roles clients have: a YAML or JSON file.
-    #[arg(long, value_name = "FILE", requires = "client_ca")]
+    #[arg(long, value_name = "FILE", requires = "asks")]
     pub access: Option<PathBuf>,
+    /// Tokens of Kubernetes service accounts.
+    #[command(flatten)]
+    pub tokens: Tokens,
+}
+
+impl Tls {
+    /// Whether callers are asked who they are.
+    pub fn asks(&self) -> bool {
+        self.client_ca.is_some() || self.tokens.audience.is_some()
+    }
+}
+
+/// Callers that say who they are by a token of a Kubernetes service account.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Tokens {
+    /// Admit callers by service-account tokens made for this audience, as the Kubernetes API server reviews them. That of the
+    /// cluster in which the controller runs, unless there is a --kubeconfig.
+    #[arg(id = "audience", long = "token-audience", value_name = "AUDIENCE", requires = "certificate", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub audience: Option<String>,
+    /// Service accounts whose tokens are those of agents; a token says of which node.
+    #[arg(
+        id = "agents",
+        long = "token-agents",
+        value_name = "NAMESPACE/NAME",
+        value_delimiter = ',',
+        requires = "audience"
+    )]
+    pub agents: Vec<Account>,
+    /// Service accounts whose tokens are those of other controllers.
+    #[arg(
+        id = "controllers",
+        long = "token-controllers",
+        value_name = "NAMESPACE/NAME",
+        value_delimiter = ',',
+        requires = "audience"
+    )]
+    pub controllers: Vec<Account>,
+    /// A file with this controller's own token, which it shows to other controllers instead of its certificate.
+    #[arg(id = "own", long = "token-file", value_name = "FILE", requires = "audience")]
+    pub own: Option<PathBuf>,
+    /// The Kubernetes API server that reviews tokens, where the controller runs outside its cluster.
+    #[arg(long, value_name = "FILE", requires = "audience")]
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// What else than to serve.
@@ -150,6 +198,14 @@ mod tests {
         assert!(refused(&["--tls-key", "k"]).contains("--tls-cert"));
         assert!(refused(&["--tls-client-ca", "ca"]).contains("--tls-cert"));
         assert!(refused(&["--access", "a"]).contains("--tls-client-ca"));
+        assert!(refused(&["--token-audience", "weir"]).contains("--tls-cert"));
+        assert!(refused(&["--token-agents", "a/b"]).contains("--token-audience"));
+        let tokens = ["--tls-cert", "c", "--tls-key", "k", "--token-audience", "weir"];
+        assert!(refused(&[&tokens[..], &["--token-agents", "agent"]].concat()).contains("NAMESPACE/NAME"));
+        assert!(refused(&[&tokens[..], &["--insecure"]].concat()).contains("--insecure"));
+        let roles = ["weir-controller", "--access", "a", "--token-agents", "x/a,x/b", "--token-agents", "y/c"];
+        let Tokens { audience, agents, .. } = Config::parse_from([&roles[..], &tokens[..]].concat()).tls.tokens;
+        assert_eq!((audience.as_deref(), agents.len()), (Some("weir"), 3));
         assert!(refused(&["--trust-domain", "A B"]).contains("trust domain"));
         let tls = ["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "ca", "--insecure"];
         assert!(refused(&tls).contains("--insecure"));

@@ -89,14 +89,14 @@ async fn run() -> anyhow::Result<()> {
     let service =
         telemetry::Service { name: "weir-controller", version: env!("CARGO_PKG_VERSION"), instance: id.to_string() };
     let traces = telemetry::init(log_format, Some(service))?;
-    let addresses = Addresses { listen, insecure, tls: tls.certificate.is_some(), mutual: tls.client_ca.is_some() };
+    let addresses = Addresses { listen, insecure, tls: tls.certificate.is_some(), asks: tls.asks() };
     let listener = bind(addresses).await?;
     let address = listener.local_addr().context("asking for the listener's address")?;
     let mut tasks = TaskSet::new(shutdown.clone());
     let max_age = (max_session_age_s > 0).then(|| Duration::from_secs(max_session_age_s));
     let sessions = SessionOptions { max_age, ..SessionOptions::new(shutdown.clone()) };
     // Before the store: what cannot be secured leaves nothing behind.
-    let security = secure::open(tls, insecure, &mut tasks, &shutdown)?;
+    let security = secure::open(tls, insecure, &mut tasks, &shutdown).await?;
     let gone_after = Duration::from_secs(node_gone_after_s);
     let ops = ops::bind(ops_listen, OPS_PORT).await?;
     let options = Options { sessions, security, keep_revisions, gone_after, ops };
@@ -110,7 +110,8 @@ async fn run() -> anyhow::Result<()> {
         StoreLocation::Etcd(location) => {
             anyhow::ensure!(
                 options.security.tls.is_none() || options.security.peers.is_some(),
-                "controllers that share etcd know each other by their certificates: TLS needs --tls-client-ca here"
+                "controllers that share etcd know each other by their certificates or tokens: TLS needs --tls-client-ca here, or \
+                 --peer-ca and --token-file"
             );
             let access = EtcdAccess::load(&etcd)?;
             let replica = Replica::at(etcd.advertised(address)?);

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
-use weir_common::backoff::Backoff;
+use weir_common::{backoff::Backoff, tls::Connection};
 use weir_proto::v1::{self, agent_service_client::AgentServiceClient};
 
 use super::{Identity, state::Contact, to_wire};
@@ -16,7 +15,7 @@ use crate::measure::{Meter, monotonic_ns};
 const QUEUE: usize = 2;
 
 /// Reports each `period` until it is dropped.
-pub(super) async fn run(channel: Channel, meter: Meter, identity: Identity, contact: Contact, period: Duration) {
+pub(super) async fn run(channel: Connection, meter: Meter, identity: Identity, contact: Contact, period: Duration) {
     for attempt in 0.. {
         if let Err(status) = stream(channel.clone(), &meter, &identity, &contact, period).await {
             tracing::debug!(code = ?status.code(), message = status.message(), "the measurements' stream broke");
@@ -26,7 +25,7 @@ pub(super) async fn run(channel: Channel, meter: Meter, identity: Identity, cont
 }
 
 async fn stream(
-    channel: Channel,
+    channel: Connection,
     meter: &Meter,
     identity: &Identity,
     contact: &Contact,

@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use weir_common::{
     backoff::Backoff,
-    tls::{AddressError, ClientFiles, ClientTls, FileError, Remote},
+    tls::{AddressError, ClientFiles, ClientTls, FileError, Remote, TokenFile},
 };
 
 use session::{Ended, SessionError};
@@ -100,10 +100,11 @@ pub enum RemoteError {
 /// # Errors
 /// An address is none, or a file cannot be used.
 pub fn remotes(addresses: &[String], tls: Tls) -> Result<Vec<Remote>, RemoteError> {
-    let Tls { ca, certificate, key, server_name } = tls;
+    let Tls { ca, certificate, key, server_name, token_file } = tls;
+    let token = token_file.as_deref().map(TokenFile::new);
     let tls = ca.map(|ca| ClientTls::load(ClientFiles { ca, pair: certificate.zip(key) })).transpose()?.map(Arc::new);
     let remote = |address: &String| {
-        let remote = Remote::new(address, tls.clone(), server_name.as_deref())?;
+        let remote = Remote::new(address, tls.clone(), server_name.as_deref())?.with_token(token.clone())?;
         Ok(remote.map(|endpoint| {
             endpoint
                 .connect_timeout(CONNECT_TIMEOUT)

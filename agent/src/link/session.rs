@@ -11,9 +11,8 @@ use tokio::{
     time::Instant,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 use tonic_types::StatusExt as _;
-use weir_common::{fence::Fence, glob};
+use weir_common::{fence::Fence, glob, tls::Connection};
 use weir_proto::v1::{
     self, agent_service_client::AgentServiceClient, session_request::Message as Out, session_response::Message as In,
 };
@@ -111,7 +110,7 @@ struct Incoming {
 /// Speaks with the controller behind `channel` until the stream ends; its Hello must come before `deadline`.
 pub(super) async fn run(
     link: &mut Link,
-    channel: Channel,
+    channel: Connection,
     address: &str,
     contact: &Contact,
     deadline: Instant,

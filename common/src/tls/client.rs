@@ -7,9 +7,12 @@ use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, client::Resumption, pki_types::ServerName, sign::SingleCertAndKey};
 use tokio::{io::AsyncBufReadExt as _, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint},
+};
 
-use super::{ALPN, FileError, Side, VERSIONS, explain, files, provider};
+use super::{ALPN, Bearer, FileError, Side, TokenFile, VERSIONS, explain, files, provider};
 use crate::errors::chain;
 use crate::reload::{Reloaded, Source};
 
@@ -95,12 +98,16 @@ struct Secured {
     name: ServerName<'static>,
 }
 
+/// A connection to a controller; each call on it shows the token, where there is one.
+pub type Connection = InterceptedService<Channel, Bearer>;
+
 /// A controller that can be connected to.
 #[derive(Clone)]
 pub struct Remote {
     address: String,
     endpoint: Endpoint,
     secured: Option<Secured>,
+    bearer: Bearer,
 }
 
 impl fmt::Display for Remote {
@@ -133,7 +140,21 @@ impl Remote {
             }
             _ => return Err(error("it must begin with http:// or https://".to_owned())),
         };
-        Ok(Remote { address: address.to_owned(), endpoint: endpoint.tcp_nodelay(true), secured })
+        let endpoint = endpoint.tcp_nodelay(true);
+        Ok(Remote { address: address.to_owned(), endpoint, secured, bearer: Bearer(None) })
+    }
+
+    /// The same, and calls show the token of a file.
+    ///
+    /// # Errors
+    /// The address is one without TLS, where everybody on the way could take the token.
+    pub fn with_token(mut self, file: Option<TokenFile>) -> Result<Remote, AddressError> {
+        if file.is_some() && self.secured.is_none() {
+            let cause = "a token is shown over https:// alone".to_owned();
+            return Err(AddressError { address: self.address, cause });
+        }
+        self.bearer = Bearer(file);
+        Ok(self)
     }
 
     /// The same with other options of its connections.
@@ -146,7 +167,7 @@ impl Remote {
     ///
     /// # Errors
     /// Nobody answers, or one of both sides refuses the other's certificate.
-    pub async fn connect(&self) -> Result<Channel, ConnectError> {
+    pub async fn connect(&self) -> Result<Connection, ConnectError> {
         let connected = match &self.secured {
             None => self.endpoint.connect().await,
             Some(secured) => {
@@ -155,6 +176,7 @@ impl Remote {
                 self.endpoint.connect_with_connector(connector).await
             }
         };
+        let connected = connected.map(|channel| InterceptedService::new(channel, self.bearer.clone()));
         connected.map_err(|error| {
             let refusal = explain(&error, Side::Client);
             let by_tls = refusal.is_some();
@@ -209,6 +231,10 @@ mod tests {
             let error = Remote::new(address, None, None).err().unwrap().to_string();
             assert!(error.contains(says), "{address}: {error}");
         }
-        assert_eq!(Remote::new("http://127.0.0.1:7420", None, None).unwrap().to_string(), "http://127.0.0.1:7420");
+        let plain = Remote::new("http://127.0.0.1:7420", None, None).unwrap();
+        assert_eq!(plain.to_string(), "http://127.0.0.1:7420");
+        assert!(plain.clone().with_token(None).is_ok());
+        let refused = plain.with_token(Some(TokenFile::new("/token".as_ref()))).err().unwrap().to_string();
+        assert!(refused.contains("https://"), "{refused}");
     }
 }

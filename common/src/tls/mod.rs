@@ -7,14 +7,16 @@ mod explain;
 mod files;
 mod identity;
 mod server;
+mod token;
 
 use std::sync::Arc;
 
-pub use client::{AddressError, ClientFiles, ClientTls, ConnectError, Remote, SPEAKS_TLS, explain_call};
+pub use client::{AddressError, ClientFiles, ClientTls, ConnectError, Connection, Remote, SPEAKS_TLS, explain_call};
 pub use explain::{Side, explain};
 pub use files::{FileError, roots};
 pub use identity::{Identity, IdentityError, TrustDomain, uris};
-pub use server::{ServerFiles, ServerTls};
+pub use server::{ClientAuth, ServerFiles, ServerTls};
+pub use token::{Bearer, MAX_TOKEN, TokenFile};
 
 /// HTTP/2, which gRPC needs.
 const ALPN: &[u8] = b"h2";

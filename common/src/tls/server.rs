@@ -13,6 +13,15 @@ use tokio_rustls::TlsAcceptor;
 use super::{ALPN, FileError, VERSIONS, files, provider};
 use crate::reload::{Reloaded, Source};
 
+/// Who has to have a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Every client.
+    Required,
+    /// No client; one that it shows must be good. Who has none has to say otherwise who it is.
+    Optional,
+}
+
 /// Files of a server.
 #[derive(Clone, Debug)]
 pub struct ServerFiles {
@@ -20,8 +29,8 @@ pub struct ServerFiles {
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// Authorities of clients; with it every client needs a certificate.
-    pub client_ca: Option<PathBuf>,
+    /// Authorities of clients, and which clients need a certificate of theirs; without it none is asked for one.
+    pub client_ca: Option<(PathBuf, ClientAuth)>,
 }
 
 impl Source for ServerFiles {
@@ -34,7 +43,7 @@ impl Source for ServerFiles {
 
     fn paths(&self) -> Vec<PathBuf> {
         let ServerFiles { certificate, key, client_ca } = self;
-        [certificate, key].into_iter().chain(client_ca).cloned().collect()
+        [certificate, key].into_iter().chain(client_ca.iter().map(|(ca, _)| ca)).cloned().collect()
     }
 
     fn make(&self, contents: &[io::Result<Vec<u8>>]) -> Result<ServerConfig, FileError> {
@@ -45,11 +54,15 @@ impl Source for ServerFiles {
         let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&VERSIONS)?;
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
-            Some(path) => {
+            Some((path, auth)) => {
                 let roots = Arc::new(files::roots(path, files::content(path, contents.get(2))?)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+                let verifier = match auth {
+                    ClientAuth::Required => verifier,
+                    ClientAuth::Optional => verifier.allow_unauthenticated(),
+                };
                 builder.with_client_cert_verifier(
-                    verifier.map_err(|cause| FileError::Verifier { path: path.to_owned(), cause })?,
+                    verifier.build().map_err(|cause| FileError::Verifier { path: path.to_owned(), cause })?,
                 )
             }
         };

@@ -8,7 +8,7 @@ use weir_common::{
     tls::{Identity, TrustDomain},
 };
 
-use super::{BindingsFile, Principal};
+use super::{BindingsFile, Principal, Tokens};
 
 /// What is known of a connection.
 #[derive(Clone, Debug)]
@@ -19,10 +19,16 @@ pub struct ConnectionInfo {
     pub uris: Option<Arc<[String]>>,
 }
 
-/// Nobody that is known; the text says why, and what to do.
+/// A caller is not admitted; the text says why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unauthenticated(pub String);
+pub enum NotAdmitted {
+    /// Nobody that is known.
+    #[error("{0}")]
+    Unknown(String),
+    /// Whoever knows cannot be asked now: a later attempt may be admitted.
+    #[error("{0}")]
+    CannotAsk(String),
+}
 
 /// Finds out who calls. Asynchronous, since a way to do it may have to ask somebody else.
 #[tonic::async_trait]
@@ -30,12 +36,8 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Who calls.
     ///
     /// # Errors
-    /// Nobody that is known.
-    async fn authenticate(
-        &self,
-        connection: &ConnectionInfo,
-        headers: &HeaderMap,
-    ) -> Result<Principal, Unauthenticated>;
+    /// See [`NotAdmitted`].
+    async fn authenticate(&self, connection: &ConnectionInfo, headers: &HeaderMap) -> Result<Principal, NotAdmitted>;
 }
 
 /// By the certificate of the client, and the roles that are bound to its name.
@@ -49,19 +51,39 @@ pub struct MutualTls {
 
 #[tonic::async_trait]
 impl Authenticator for MutualTls {
-    async fn authenticate(&self, connection: &ConnectionInfo, _: &HeaderMap) -> Result<Principal, Unauthenticated> {
-        let uris =
-            connection.uris.as_deref().ok_or_else(|| Unauthenticated("there is no client certificate".to_owned()))?;
-        let identity = Identity::of(uris, &self.trust_domain).map_err(|error| Unauthenticated(error.to_string()))?;
+    async fn authenticate(&self, connection: &ConnectionInfo, _: &HeaderMap) -> Result<Principal, NotAdmitted> {
+        let unknown = |why: String| NotAdmitted::Unknown(why);
+        let uris = connection.uris.as_deref().ok_or_else(|| unknown("there is no client certificate".to_owned()))?;
+        let identity = Identity::of(uris, &self.trust_domain).map_err(|error| unknown(error.to_string()))?;
         match identity {
             Identity::Node(name) => {
-                name.parse().map(Principal::Node).map_err(|error| Unauthenticated(format!("node `{name}`: {error}")))
+                name.parse().map(Principal::Node).map_err(|error| unknown(format!("node `{name}`: {error}")))
             }
             Identity::Controller(name) => Ok(Principal::Controller(name)),
             Identity::Client(name) => {
                 let rights = self.bindings.get().rights(&name);
                 Ok(Principal::Client { name, rights })
             }
+        }
+    }
+}
+
+/// By a certificate, or else by a token.
+#[derive(Debug)]
+pub struct CertificateOrToken {
+    /// Where clients may have certificates.
+    pub certificates: Option<MutualTls>,
+    /// Who has none.
+    pub tokens: Tokens,
+}
+
+#[tonic::async_trait]
+impl Authenticator for CertificateOrToken {
+    async fn authenticate(&self, connection: &ConnectionInfo, headers: &HeaderMap) -> Result<Principal, NotAdmitted> {
+        match &self.certificates {
+            // The handshake has verified it; a token beside it is not looked at.
+            Some(certificates) if connection.uris.is_some() => certificates.authenticate(connection, headers).await,
+            _ => self.tokens.authenticate(headers).await,
         }
     }
 }
@@ -75,11 +97,13 @@ pub struct Loopback {
 
 #[tonic::async_trait]
 impl Authenticator for Loopback {
-    async fn authenticate(&self, connection: &ConnectionInfo, _: &HeaderMap) -> Result<Principal, Unauthenticated> {
+    async fn authenticate(&self, connection: &ConnectionInfo, _: &HeaderMap) -> Result<Principal, NotAdmitted> {
         if self.insecure || connection.peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
             return Ok(Principal::Local);
         }
-        Err(Unauthenticated("only loopback is admitted: this controller asks for no client certificates".to_owned()))
+        Err(NotAdmitted::Unknown(
+            "only loopback is admitted: this controller asks for no client certificates".to_owned(),
+        ))
     }
 }
 

@@ -62,7 +62,7 @@ pub enum Principal {
     Node(NodeName),
     /// A person or a program.
     Client {
-        /// The name in its certificate.
+        /// The name in its certificate; of who has a token `serviceaccount:NAMESPACE/NAME`.
         name: String,
         /// What it may do.
         rights: Rights,
@@ -155,7 +155,7 @@ impl Principal {
             return Ok(());
         }
         Err(Status::permission_denied(format!(
-            "{} cannot speak for node {node}: the name of --node and the one in the certificate must be the same",
+            "{} cannot speak for node {node}: the name of --node and the one in its certificate or token must be the same",
             self.describe()
         )))
     }

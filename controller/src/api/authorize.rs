@@ -13,7 +13,7 @@ use http::{Request, Response};
 use tonic::{Status, body::Body};
 use tower::{Layer, Service};
 
-use crate::access::{Authenticator, ConnectionInfo, Principal, Unauthenticated};
+use crate::access::{Authenticator, ConnectionInfo, NotAdmitted, Principal};
 
 /// What a method asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +68,12 @@ pub fn rule(method: &str) -> Option<Rule> {
 }
 
 /// Decides by the rule alone. A method without one is for nobody.
-fn decide(method: &str, caller: Result<Principal, Unauthenticated>) -> Result<Option<Principal>, Status> {
+fn decide(method: &str, caller: Result<Principal, NotAdmitted>) -> Result<Option<Principal>, Status> {
     let rule = rule(method);
     let caller = match (rule, caller) {
         (Some(Rule::Open), caller) => return Ok(caller.ok()),
-        (_, Err(error)) => return Err(Status::unauthenticated(error.to_string())),
+        (_, Err(NotAdmitted::Unknown(why))) => return Err(Status::unauthenticated(why)),
+        (_, Err(NotAdmitted::CannotAsk(why))) => return Err(Status::unavailable(why)),
         (_, Ok(caller)) => caller,
     };
     let (allowed, needs) = match rule {
@@ -166,8 +167,10 @@ mod tests {
     fn a_method_without_a_rule_is_for_nobody() {
         let refused = decide("/weir.v1.IntentService/NewMethod", Ok(Principal::Local)).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::PermissionDenied);
-        let unknown = || Err(Unauthenticated("x".to_owned()));
+        let unknown = || Err(NotAdmitted::Unknown("x".to_owned()));
         assert_eq!(decide("/nothing", unknown()).unwrap_err().code(), tonic::Code::Unauthenticated);
+        let later = decide("/nothing", Err(NotAdmitted::CannotAsk("x".to_owned()))).unwrap_err();
+        assert_eq!(later.code(), tonic::Code::Unavailable, "whoever is turned away for now tries again");
         assert!(decide("/grpc.health.v1.Health/Check", unknown()).unwrap().is_none());
     }
 }

@@ -20,5 +20,5 @@ pub use authorize::{RULES, Rule, rule};
 pub use fleet::FleetApi;
 pub(crate) use fleet::ask_error;
 pub use intents::{IntentApi, MAX_INTENTS};
-pub use serve::{Addresses, Security, ServeError, Serving, bind, serve};
+pub use serve::{Addresses, PeerTls, Security, ServeError, Serving, bind, serve};
 pub(crate) use views::intent_summary;

@@ -5,7 +5,7 @@ use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use weir_common::tls::{ClientTls, ServerTls};
+use weir_common::tls::{ClientTls, ServerTls, TokenFile};
 use weir_proto::v1::{
     FILE_DESCRIPTOR_SET, agent_service_server::AgentServiceServer, fleet_service_server::FleetServiceServer,
     intent_service_server::IntentServiceServer, peer_service_server::PeerServiceServer,
@@ -48,7 +48,7 @@ pub enum ServeError {
     /// The address is not loopback, and clients are not asked who they are.
     #[error(
         "{0} is no loopback address and no client is asked for a certificate: anybody who reaches it could change limits; \
-         give --tls-client-ca, or say --insecure where the network itself keeps strangers out"
+         give --tls-client-ca or --token-audience, or say --insecure where the network itself keeps strangers out"
     )]
     NobodyIsAsked(SocketAddr),
     /// The address cannot be listened on.
@@ -76,8 +76,8 @@ pub struct Addresses {
     pub insecure: bool,
     /// There is TLS.
     pub tls: bool,
-    /// Clients need certificates.
-    pub mutual: bool,
+    /// Clients are asked who they are.
+    pub asks: bool,
 }
 
 /// How connections are secured, and how callers are known.
@@ -88,7 +88,16 @@ pub struct Security {
     /// Who calls.
     pub authenticator: Arc<dyn Authenticator>,
     /// How other controllers are connected to; in plain text without it.
-    pub peers: Option<Arc<ClientTls>>,
+    pub peers: Option<PeerTls>,
+}
+
+/// How another controller is connected to, and how this one says there who it is.
+#[derive(Clone, Debug)]
+pub struct PeerTls {
+    /// Its authorities, and this one's certificate where it shows that.
+    pub tls: Arc<ClientTls>,
+    /// This one's token.
+    pub token: Option<TokenFile>,
 }
 
 impl Security {
@@ -109,8 +118,8 @@ impl fmt::Debug for Security {
 /// # Errors
 /// The address is not permitted or not free.
 pub async fn bind(addresses: Addresses) -> Result<TcpListener, ServeError> {
-    let Addresses { listen, insecure, tls, mutual } = addresses;
-    if !insecure && !mutual && !listen.ip().to_canonical().is_loopback() {
+    let Addresses { listen, insecure, tls, asks } = addresses;
+    if !insecure && !asks && !listen.ip().to_canonical().is_loopback() {
         return Err(if tls { ServeError::NobodyIsAsked(listen) } else { ServeError::NotLoopback(listen) });
     }
     TcpListener::bind(listen).await.map_err(|source| ServeError::Bind { address: listen, source })

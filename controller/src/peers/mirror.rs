@@ -7,12 +7,16 @@ use std::{
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, transport::Channel};
-use weir_common::{backoff::Backoff, tls::Remote};
+use tonic::{Code, Status};
+use weir_common::{
+    backoff::Backoff,
+    tls::{Connection, Remote},
+};
 use weir_proto::v1::{self, peer_service_client::PeerServiceClient, relay_response::Message};
 
 use super::Peers;
 use crate::{
+    api::PeerTls,
     api::wire::{
         condition_from_wire, duration_from_wire, facts_from_wire, measurement_from_wire, status_update_from_wire,
     },
@@ -69,9 +73,11 @@ fn take_back(peers: &Peers, id: &ReplicaId, left: &BTreeSet<NodeName>) {
     }
 }
 
-async fn connect(peers: &Peers, address: &str) -> Result<Channel, Status> {
+async fn connect(peers: &Peers, address: &str) -> Result<Connection, Status> {
     let scheme = if peers.tls.is_some() { "https" } else { "http" };
-    let remote = Remote::new(&format!("{scheme}://{address}"), peers.tls.clone(), None)
+    let (tls, token) = peers.tls.clone().map_or((None, None), |PeerTls { tls, token }| (Some(tls), token));
+    let remote = Remote::new(&format!("{scheme}://{address}"), tls, None)
+        .and_then(|remote| remote.with_token(token))
         .map_err(|error| Status::invalid_argument(error.to_string()))?
         .map(|endpoint| {
             endpoint
@@ -198,7 +204,7 @@ fn told(peers: &Peers, id: &ReplicaId, message: Message, asks: &mpsc::Sender<Rem
 
 /// Puts a question to an agent by way of the replica that serves it.
 async fn put(
-    client: &mut PeerServiceClient<Channel>,
+    client: &mut PeerServiceClient<Connection>,
     node: &NodeName,
     question: v1::query::Question,
 ) -> Result<v1::reply::Answer, AskFailure> {

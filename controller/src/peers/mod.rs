@@ -7,12 +7,7 @@ mod mirror;
 mod relay;
 mod service;
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -20,9 +15,9 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
-use weir_common::tls::ClientTls;
 
 use crate::{
+    api::PeerTls,
     leader::{ReplicaId, Replicas},
     session::Hub,
     status::Board,
@@ -41,7 +36,7 @@ pub struct Peers {
     /// Where reports from elsewhere are put.
     pub board: Arc<Board>,
     /// How other replicas are connected to; in plain text without it.
-    pub tls: Option<Arc<ClientTls>>,
+    pub tls: Option<PeerTls>,
 }
 
 /// Until a mirror that died is begun again.

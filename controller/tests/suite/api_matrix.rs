@@ -10,7 +10,8 @@ use common::{
 };
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, client::Grpc, transport::Channel};
+use tonic::{Code, Request, client::Grpc};
+use weir_common::tls::Connection;
 use weir_proto::v1;
 
 /// Callers, in the order of the columns below.
@@ -82,7 +83,7 @@ fn methods() -> Vec<String> {
 }
 
 /// Calls with an empty message, and waits for the first answer or the end; a stream that says nothing was admitted.
-async fn call(channel: Channel, method: &str) -> Code {
+async fn call(channel: Connection, method: &str) -> Code {
     let mut grpc = Grpc::new(channel);
     grpc.ready().await.unwrap();
     // `()` encodes as no bytes, and decodes from any message.

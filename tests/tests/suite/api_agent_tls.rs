@@ -70,8 +70,13 @@ impl World {
         let (reports_out, reports) = watch::channel(Arc::new(Report::default()));
         let meter = Meter::start(Arc::new(FakeKernel::new(CgroupVersion::V2)), Duration::from_secs(1)).unwrap();
         let path = |name: &str| Some(self.certs.join(name));
-        let tls =
-            Tls { ca: path("ca.crt"), certificate: path("node-n1.crt"), key: path("node-n1.key"), server_name: None };
+        let tls = Tls {
+            ca: path("ca.crt"),
+            certificate: path("node-n1.crt"),
+            key: path("node-n1.key"),
+            server_name: None,
+            token_file: None,
+        };
         let controllers = link::remotes(std::slice::from_ref(&self.address), tls).unwrap();
         let (state, _state) = watch::channel(LinkState::default());
         let pass_within = Duration::from_secs(60);

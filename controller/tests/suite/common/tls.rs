@@ -10,10 +10,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose as Usage, IsCa, KeyPair, SanType,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 use weir_common::{
     reload::Reloaded,
-    tls::{ClientFiles, ClientTls, Remote, ServerFiles, ServerTls},
+    tls::{ClientAuth, ClientFiles, ClientTls, Connection, Remote, ServerFiles, ServerTls},
 };
 use weir_controller::{
     access::{BindingsFile, MutualTls},
@@ -90,7 +89,7 @@ impl Authority {
 /// mTLS with these files, followed until the token is cancelled.
 pub(crate) fn security(directory: &Path, authority: &Authority, stop: &CancellationToken) -> Security {
     let (certificate, key) = authority.server("server");
-    let files = ServerFiles { certificate, key, client_ca: Some(authority.ca.clone()) };
+    let files = ServerFiles { certificate, key, client_ca: Some((authority.ca.clone(), ClientAuth::Required)) };
     let tls = Arc::new(ServerTls::load(files).unwrap());
     let access = directory.join("access.yaml");
     std::fs::write(&access, BINDINGS).unwrap();
@@ -102,7 +101,7 @@ pub(crate) fn security(directory: &Path, authority: &Authority, stop: &Cancellat
 }
 
 /// How a client connects to `address` (`host:port`); the error is what a person would read.
-pub(crate) async fn connect(address: &str, ca: &Path, pair: Option<(PathBuf, PathBuf)>) -> Result<Channel, String> {
+pub(crate) async fn connect(address: &str, ca: &Path, pair: Option<(PathBuf, PathBuf)>) -> Result<Connection, String> {
     let tls = ClientTls::load(ClientFiles { ca: ca.to_owned(), pair }).unwrap();
     let remote = Remote::new(&format!("https://{address}"), Some(Arc::new(tls)), None).unwrap();
     remote.connect().await.map_err(|error| error.to_string())
