@@ -15,6 +15,7 @@ pub mod collector;
 pub mod disk;
 pub mod etcd;
 pub mod fleet;
+pub mod kube_api;
 pub mod load;
 pub mod process;
 pub mod require;
