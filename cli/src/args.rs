@@ -94,7 +94,7 @@ pub enum Command {
     /// Show intended, effective and achieved of every limit, live.
     Watch(Watch),
     /// Show the nodes.
-    Nodes,
+    Nodes(Nodes),
     /// Stop changing the kernel on a node, or on all, until it is resumed.
     Pause(Target),
     /// Undo a pause or a release.
@@ -151,6 +151,17 @@ pub struct CertsInit {
     /// Replace certificates that are there; never the authority.
     #[arg(long)]
     pub force: bool,
+}
+
+/// What `nodes` waits for.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Nodes {
+    /// Wait until so many nodes are connected.
+    #[arg(long, value_name = "N")]
+    pub connected: Option<usize>,
+    /// How long to wait, for instance 30s, 2m or 500ms; a bare number is seconds.
+    #[arg(long, default_value = "30s", value_parser = duration, requires = "connected")]
+    pub timeout: Duration,
 }
 
 /// Waiting.

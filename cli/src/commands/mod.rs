@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use clap::CommandFactory as _;
 
 use crate::{
-    args::{Certs, Cli, Command, Describe, Get},
+    args::{Certs, Cli, Command, Describe, Get, Nodes},
     client::Client,
     failure::Failure,
     print,
@@ -61,7 +61,12 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Get { what: Get::Intents { name: None } } => get::intents(&mut client, &project, output).await,
         Command::Get { what: Get::Nodes { name: Some(name) } } => get::node(&mut client, &name, output).await,
-        Command::Get { what: Get::Nodes { name: None } } | Command::Nodes => get::nodes(&mut client, output).await,
+        Command::Get { what: Get::Nodes { name: None } } => get::nodes(&mut client, output).await,
+        Command::Nodes(Nodes { connected: None, .. }) => get::nodes(&mut client, output).await,
+        Command::Nodes(Nodes { connected: Some(wanted), timeout }) => {
+            wait::connected(&mut client, wanted, timeout).await?;
+            get::nodes(&mut client, output).await
+        }
         Command::Get { what: Get::Devices { node } } => get::devices(&mut client, &node, output).await,
         Command::Get { what: Get::Workloads { node, cgroup } } => {
             get::workloads(&mut client, &node, cgroup, &project, output).await

@@ -41,6 +41,28 @@ pub async fn all_applied(
     }
 }
 
+/// Waits until so many nodes are connected.
+///
+/// # Errors
+/// The time is up; the text says how many are.
+pub async fn connected(client: &mut Client, wanted: usize, timeout: Duration) -> Result<(), Failure> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let mut there = 0;
+        match client.all_nodes().await {
+            Ok((nodes, _)) => there = nodes.iter().filter(|node| node.phase() == v1::NodePhase::Connected).count(),
+            Err(status) => outage(status, deadline).await?,
+        }
+        if there >= wanted {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Failure::TimedOut(format!("{there} of {wanted} nodes are connected after {timeout:?}")));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
 fn done(name: &str, status: &v1::IntentStatus) -> String {
     let nodes = |count: i32| format!("{count} {}", if count == 1 { "node" } else { "nodes" });
     let told = |count: i32, what: &str| if count > 0 { format!("; {} {what}", nodes(count)) } else { String::new() };
