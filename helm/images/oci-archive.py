@@ -93,6 +93,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program", type=Path)
     parser.add_argument("--name", required=True, help="name and tag, for instance weir-agent:0.1.0")
+    parser.add_argument("--arg", action="append", default=[], help="an argument of the entry point; may be repeated")
     parser.add_argument("--user", default="65532:65532", help="uid:gid of the process")
     parser.add_argument("--out", required=True, type=Path)
     options = parser.parse_args()
@@ -106,7 +107,7 @@ def main():
     config = {
         "architecture": ARCHITECTURES[platform.machine()],
         "os": "linux",
-        "config": {"Entrypoint": [f"/bin/{options.program.name}"], "User": options.user, "Env": ["PATH=/bin"]},
+        "config": {"Entrypoint": [f"/bin/{options.program.name}", *options.arg], "User": options.user, "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [digest(tar)]},
     }
     config = json.dumps(config, sort_keys=True).encode()
