@@ -11,6 +11,8 @@ use crate::{args::Tls, failure::Failure};
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(20);
 const PAGE: i32 = 500;
+/// Between two attempts of a command that waits.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Largest answer, bytes.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 
@@ -52,6 +54,22 @@ impl Client {
             intents: IntentServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
             fleet: FleetServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
         })
+    }
+
+    /// The same, and where nobody answers it tries again for as long as that: for commands that wait for things to come up.
+    ///
+    /// # Errors
+    /// As for `connect`; nobody answered in time.
+    pub async fn connect_within(server: &str, tls: &Tls, patience: Duration) -> Result<Client, Failure> {
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            match Client::connect(server, tls).await {
+                Err(Failure::Unreachable(_)) if tokio::time::Instant::now() + AGAIN < deadline => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// One intent.

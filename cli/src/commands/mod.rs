@@ -10,7 +10,7 @@ mod nodes;
 mod wait;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::CommandFactory as _;
 
@@ -54,7 +54,13 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         }
         _ => {}
     }
-    let mut client = Client::connect(&server, &tls).await?;
+    // Who waits for the fleet waits for the controller too: hooks of an installation run while names and networks come up.
+    let patience = match &command {
+        Command::Nodes(Nodes { connected: Some(_), timeout }) => *timeout,
+        Command::Release(release) if release.wait.wait => release.wait.timeout,
+        _ => Duration::ZERO,
+    };
+    let mut client = Client::connect_within(&server, &tls, patience).await?;
     match command {
         Command::Get { what: Get::Intents { name: Some(name) } } => {
             get::intent(&mut client, &name, &project, output).await

@@ -8,6 +8,7 @@ use std::{
 use weir_tests::{
     fleet::{self, Scratch},
     process::{Daemon, binary},
+    sim::Simulation,
 };
 
 const GOOD: &str = "\
@@ -123,4 +124,26 @@ fn completions_and_a_closed_pipe() {
     let out = Command::new("bash").args(["-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "0");
     assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn who_waits_for_nodes_waits_for_the_controller_too() {
+    let scratch = Scratch::new();
+    // A port that is free now, and soon a controller's.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nodes = |wanted: &str, timeout: &str| {
+        let mut command = Command::new(binary("weirctl"));
+        command.args(["--server", &format!("http://{address}"), "nodes", "--connected", wanted, "--timeout", timeout]);
+        command
+    };
+    let alone = nodes("1", "1s").output().unwrap();
+    assert_eq!(alone.status.code(), Some(6), "nobody answers");
+    let mut waiting = nodes("2", "40s").stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let (_controller, _) = fleet::controller(&scratch.path(), &address).unwrap();
+    let late = nodes("1", "1s").output().unwrap();
+    assert_eq!(late.status.code(), Some(8));
+    assert!(String::from_utf8_lossy(&late.stderr).contains("0 of 1 nodes"), "{late:?}");
+    let _fleet = Simulation::start(&scratch.path().join("fleet"), &[&address], 2).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(0));
 }

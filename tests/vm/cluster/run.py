@@ -76,6 +76,7 @@ class Run(Faults):
 
         until("the node is Ready", 300, ready, 3)
         self.cluster.apply([*manifests.dns(), manifests.volume()])
+        self.cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s", seconds=200)
         return f"{NODE}, cgroup v2, an NVMe disk"
 
     def install(self):
