@@ -41,15 +41,14 @@ class Faults:
             if says not in message or status["ready"]:
                 raise Failed(f"{name}: ready={status['ready']}, said {message!r}")
             self.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--wait=false")
-            said.append(f"{name}: not ready, its pod's status says {message.strip().splitlines()[-1][:160]!r}")
+            said.append(f"{name}: not ready, its pod's status says {json.loads(message.strip().splitlines()[-1])['fields']['message']!r}")
         return "; ".join(said)
 
     def missing_image(self):
         before = self.io_max(self.pod)
-        upgrade = ["upgrade", RELEASE, CHART, "--namespace", NAMESPACE, "--reuse-values", "--wait", "--timeout", "40s"]
-        done = self.cluster.helm(*upgrade, "--set", "images.agent.tag=missing", check=False, seconds=120)
-        if done.returncode == 0:
-            raise Failed("helm found nothing wrong")
+        # helm lets as many agents be missing as an update may take away, here the only one: it is the pod that tells.
+        upgrade = ["upgrade", RELEASE, CHART, "--namespace", NAMESPACE, "--reuse-values"]
+        self.cluster.helm(*upgrade, "--set", "images.agent.tag=missing")
 
         def waiting():
             pods = self.cluster.get("-n", NAMESPACE, "pods", "-l", "app.kubernetes.io/component=agent")["items"]
@@ -66,7 +65,7 @@ class Faults:
             raise Failed(f"io.max {before} -> {kept}")
         self.cluster.helm("rollback", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "3m", seconds=240)
         until("the agent is back", 120, self.connected, 2)
-        return f"helm failed, the pod says {reason}, io.max stayed {kept!r}; rolled back"
+        return f"the pod says {reason}, io.max stayed {kept!r}; rolled back"
 
     def connected(self):
         node = json.loads(self.weirctl("-o", "json", "get", "nodes", NODE).stdout)
