@@ -1,6 +1,7 @@
 //! Wiring of the agent: parts are made here and put together, nothing else.
 #![allow(
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "the line of readiness, and the table of a release, are for whoever started it"
 )]
 
@@ -51,7 +52,13 @@ fn main() -> ExitCode {
         None => run(options).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
-        tracing::error!("{}", chain(error.as_ref()));
+        let text = chain(error.as_ref());
+        if tracing::dispatcher::has_been_set() {
+            tracing::error!("{text}");
+        } else {
+            // It is about the log itself, or came before.
+            eprintln!("weir-agent: {text}");
+        }
         ExitCode::FAILURE
     })
 }

@@ -1,10 +1,11 @@
-//! What both binaries use, and no domain logic: units, device identities, errors as text, fences, globs, counter windows, back-off,
+//! What both binaries use, and no domain logic: units, device identities, durable names of files, errors as text, fences, globs, counter windows, back-off,
 //! named tasks, shutdown, telemetry, TLS and files that are reloaded. May not touch kernel files or the contract's generated
 //! types; the network only in `tls`.
 
 pub mod backoff;
 pub mod counters;
 pub mod device;
+pub mod durable;
 pub mod errors;
 pub mod fence;
 pub mod glob;

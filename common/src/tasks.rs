@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// What the death of a task means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +49,9 @@ impl TaskSet {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
-        // The inner task turns a panic into a result that still has the name.
+        // The inner task turns a panic into a result that still has the name; it ends with the outer one.
         self.tasks.spawn(async move {
-            let result = match tokio::spawn(future).await {
+            let result = match AbortOnDropHandle::new(tokio::spawn(future)).await {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(error)) => Err(format!("{error:#}")),
                 Err(join) if join.is_cancelled() => Ok(()),
@@ -131,6 +131,27 @@ mod tests {
         let died = set.run(Duration::from_secs(5)).await.unwrap_err();
         assert_eq!((died.name, died.cause.as_str()), ("fragile", "broken"));
         assert!(token.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_does_not_end_in_time_is_aborted() {
+        struct Dropped(Option<tokio::sync::oneshot::Sender<()>>);
+        impl Drop for Dropped {
+            fn drop(&mut self) {
+                let _gone = self.0.take().unwrap().send(());
+            }
+        }
+        let (send, dropped) = tokio::sync::oneshot::channel();
+        let token = CancellationToken::new();
+        let mut set = TaskSet::new(token.clone());
+        let held = Dropped(Some(send));
+        set.spawn("deaf", OnDeath::EndProcess, async move {
+            let _held = held;
+            std::future::pending::<Result<(), String>>().await
+        });
+        token.cancel();
+        set.run(Duration::from_millis(50)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), dropped).await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -14,8 +14,8 @@ use crate::{
     api::{self, Security, Serving},
     leader::{self, Elect},
     ops::{ControllerOps, Counters},
-    peers::{Peers, Relay},
-    session::{self, Hub, SessionOptions},
+    peers::Peers,
+    session::{self, Hub, Relay, SessionOptions},
     status::Board,
     store::{Store, StoreError},
 };

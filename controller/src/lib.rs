@@ -2,7 +2,7 @@
 //! answers what became of it.
 //!
 //! Data flows one way: `api` -> `store` -> `plan` -> `session`; reports flow back: `session` -> `status` -> `api`. Only
-//! `api`, `session` and `peers` know the contract's generated types.
+//! `api`, `session`, `peers` and `wire` between them and the model know the contract's generated types.
 
 pub mod access;
 pub mod api;
@@ -19,3 +19,4 @@ pub mod secure;
 pub mod session;
 pub mod status;
 pub mod store;
+pub(crate) mod wire;

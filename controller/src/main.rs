@@ -74,6 +74,7 @@ async fn run() -> anyhow::Result<()> {
         let done = match store {
             StoreLocation::File(path) => {
                 anyhow::ensure!(makes || path.exists(), "there is no store {}", path.display());
+                make_directory_of(&path)?;
                 maintain::run(&EmbeddedStore::open(&path)?, work).await?
             }
             #[cfg(feature = "etcd")]
@@ -127,11 +128,15 @@ async fn run() -> anyhow::Result<()> {
     Ok(ended?)
 }
 
+fn make_directory_of(store: &Path) -> anyhow::Result<()> {
+    let directory = store.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let Some(directory) = directory else { return Ok(()) };
+    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))
+}
+
 /// Opens the embedded store, and makes its directory where there is none.
 fn open_file(path: &Path, shutdown: &CancellationToken, tasks: &mut TaskSet) -> anyhow::Result<EmbeddedStore> {
-    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-    }
+    make_directory_of(path)?;
     let store = EmbeddedStore::open(path)?;
     let (watched, ending) = (store.clone(), shutdown.clone());
     tasks.spawn("store-writer", OnDeath::EndProcess, async move {

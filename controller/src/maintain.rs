@@ -7,6 +7,8 @@ use std::{
     time::SystemTime,
 };
 
+use weir_common::durable::sync_directory_of;
+
 use crate::store::{
     Store, StoreError,
     backup::{self, Backup, BackupError, Summary},
@@ -120,7 +122,16 @@ async fn back_up(store: &impl Store, file: &Path) -> Result<Summary, MaintainErr
         return Err(MaintainError::Exists { path: file.to_owned() });
     }
     let mut to = BufWriter::new(opened.map_err(|source| error(file, source))?);
-    let summary = backup::write(store, &mut to).await?;
-    to.flush().and_then(|()| to.get_ref().sync_all()).map_err(|source| error(file, source))?;
-    Ok(summary)
+    let written = async {
+        let summary = backup::write(store, &mut to).await?;
+        to.flush().and_then(|()| to.get_ref().sync_all()).map_err(|source| error(file, source))?;
+        sync_directory_of(file).map_err(|source| error(file, source))?;
+        Ok(summary)
+    };
+    let written = written.await;
+    if written.is_err() {
+        // A part of a backup is none, and would stand in the way of the next attempt. Where even that fails, the cause is told.
+        let _left = std::fs::remove_file(file);
+    }
+    written
 }

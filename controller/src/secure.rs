@@ -14,8 +14,9 @@ use crate::{
         ApiServer, ApiServerError, Authenticator, BindingsError, BindingsFile, CertificateOrToken, Loopback, MutualTls,
         TokenRoles, Tokens,
     },
-    api::{PeerTls, Security},
+    api::Security,
     config::{self, Tls},
+    peers::PeerTls,
 };
 
 /// The flags cannot be followed.

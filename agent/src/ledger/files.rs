@@ -6,6 +6,8 @@ use std::{
     path::Path,
 };
 
+use weir_common::durable::sync_directory_of;
+
 /// A checked file cannot be used.
 #[derive(Debug)]
 pub(super) enum ReadError {
@@ -24,14 +26,6 @@ pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     drop(file);
     fs::rename(&beside, path)?;
     sync_directory_of(path)
-}
-
-/// Makes the names in a file's directory durable.
-pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(dir) => File::open(dir)?.sync_all(),
-        None => Ok(()),
-    }
 }
 
 /// A line with its checksum: eight hexadecimal digits of its CRC-32, a blank, the text.

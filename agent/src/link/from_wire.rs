@@ -10,7 +10,7 @@ use weir_proto::v1;
 use crate::{
     devices::DeviceKind,
     kernel::LimitSet,
-    plan::{DeviceSelector, DeviceTerm, Directive, Mode, Rule, Scope, WorkloadSelector, WorkloadTerm},
+    plan::{DeviceSelector, DeviceTerm, Directive, Mode, Refusal, Rule, Scope, WorkloadSelector, WorkloadTerm},
     trace::Contexts,
 };
 
@@ -25,12 +25,13 @@ pub(super) fn fence(fence: Option<v1::Fence>) -> Fence {
     }
 }
 
-/// A directive; one that is not known changes nothing, which is the careful reading.
-pub(super) fn directive(directive: v1::Directive) -> Directive {
-    match directive {
-        v1::Directive::Unspecified | v1::Directive::Active => Directive::Active,
-        v1::Directive::Paused => Directive::Paused,
-        v1::Directive::Released => Directive::Released,
+/// A directive. To take one that is not known for any other could write where nothing may be written: its plan is refused.
+pub(super) fn directive(number: i32) -> Result<Directive, Refusal> {
+    match v1::Directive::try_from(number) {
+        Ok(v1::Directive::Unspecified | v1::Directive::Active) => Ok(Directive::Active),
+        Ok(v1::Directive::Paused) => Ok(Directive::Paused),
+        Ok(v1::Directive::Released) => Ok(Directive::Released),
+        Err(_) => Err(Refusal::UnknownDirective(number)),
     }
 }
 
@@ -236,6 +237,7 @@ mod tests {
         assert_eq!(rule.not_built, ["spec.controls.weight", "spec.controls.limits.riops.percent_of_capacity"]);
         assert!(rule.limits.is_empty());
         assert!(rule.workloads.any_of[0].not_built && rule.devices.any_of[0].not_built);
-        assert_eq!(directive(v1::Directive::Released), Directive::Released);
+        assert_eq!(directive(v1::Directive::Released.into()), Ok(Directive::Released));
+        assert_eq!(directive(77), Err(Refusal::UnknownDirective(77)), "never taken for an order to enforce");
     }
 }

@@ -2,6 +2,7 @@
 //! patience. The only module that knows the contract's generated types. It never blocks enforcement: it talks with the loop by
 //! channels, and what a slow controller does not take is dropped in favour of what is newer.
 
+mod answers;
 mod from_wire;
 mod measurements;
 mod session;
@@ -129,6 +130,7 @@ impl Link {
             () = state::watch_contact(contact.clone(), state, STALE_AFTER) => {}
             () = shutdown.cancelled() => {}
         }
+        self.state.send_modify(|state| state.controller = None);
         Ok(())
     }
 

@@ -11,17 +11,18 @@ use tokio::{
     time::Instant,
 };
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
 use tonic_types::StatusExt as _;
-use weir_common::{fence::Fence, glob, tls::Connection};
+use weir_common::{fence::Fence, tls::Connection};
 use weir_proto::v1::{
     self, agent_service_client::AgentServiceClient, session_request::Message as Out, session_response::Message as In,
 };
 
-use super::{FEATURES, Link, from_wire, measurements, state::Contact, to_wire};
+use super::{FEATURES, Link, answers, from_wire, measurements, state::Contact, to_wire};
 use crate::{
     condition::{ConditionType, Finding, timed},
     enforce::report::Report,
-    plan::{Offer, Plan},
+    plan::{Offer, Plan, Refusal},
     reconcile::{Command, Taken},
     trace::Contexts,
 };
@@ -92,14 +93,6 @@ impl SessionError {
 }
 
 /// Aborts its task when the session ends.
-struct Aborted(tokio::task::JoinHandle<()>);
-
-impl Drop for Aborted {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// A whole plan while it comes in.
 struct Incoming {
     store_uid: String,
@@ -155,7 +148,7 @@ pub(super) async fn run(
     });
     tracing::info!(version = theirs.controller_version, epoch = theirs.store_epoch, "a session with a controller");
     let period = theirs.report_period.and_then(|period| Duration::try_from(period).ok()).unwrap_or(REPORT_PERIOD);
-    let _measurements = Aborted(tokio::spawn(measurements::run(
+    let _measurements = AbortOnDropHandle::new(tokio::spawn(measurements::run(
         channel,
         link.meter.clone(),
         link.identity.clone(),
@@ -273,16 +266,17 @@ fn offer(
                 tracing::error!(%fence, "a whole plan ended with another fence than it began with: not taken");
                 return None;
             }
-            let directive = from_wire::directive(done.directive());
+            let directive = known(from_wire::directive(done.directive), fence, link, sender)?;
             let offer = Offer::Whole(Plan { store_uid, fence, directive, rules });
             Some((offer, from_wire::traces(done.traces)))
         }
         In::Delta(delta) => {
-            let directive = from_wire::directive(delta.directive());
+            let fence = from_wire::fence(delta.fence);
+            let directive = known(from_wire::directive(delta.directive), fence, link, sender)?;
             let contexts = from_wire::traces(delta.traces);
             let offer = Offer::Delta {
                 from: from_wire::fence(delta.from),
-                fence: from_wire::fence(delta.fence),
+                fence,
                 apply: delta.apply.into_iter().map(from_wire::rule).collect(),
                 delete: delta.delete,
                 directive,
@@ -293,44 +287,25 @@ fn offer(
             let (commands, meter, report) = (link.commands.clone(), link.meter.clone(), link.reports.borrow().clone());
             let mut sender = sender.clone();
             tokio::spawn(async move {
-                let reply = answer(query, &commands, &meter, &report).await;
-                sender.send(Out::Reply(reply)).await;
+                for reply in answers::to(query, &commands, &meter, &report).await {
+                    sender.send(Out::Reply(reply)).await;
+                }
             });
             None
         }
     }
 }
 
-async fn answer(
-    query: v1::Query,
-    commands: &mpsc::Sender<Command>,
-    meter: &crate::measure::Meter,
-    report: &Report,
-) -> v1::Reply {
-    use v1::{query::Question, reply::Answer};
-    let matches = |pattern: &str, path: &str| pattern.is_empty() || glob::matches(pattern, path);
-    let found: Result<Answer, String> = match query.question {
-        Some(Question::Explain(v1::ExplainQuery { intent, cgroup_path })) => {
-            Ok(Answer::Explain(to_wire::explain(report, meter, &intent, |path| matches(&cgroup_path, path))))
-        }
-        Some(Question::Workloads(v1::WorkloadsQuery { cgroup_path })) => {
-            let (reply, answer) = oneshot::channel();
-            let asked = commands.send(Command::Workloads(cgroup_path, reply)).await;
-            match (asked, answer.await) {
-                (Ok(()), Ok(all)) => {
-                    let workloads = all.into_iter().map(|(cgroup, intents)| to_wire::workload(&cgroup, intents));
-                    Ok(Answer::Workloads(v1::WorkloadsReply { workloads: workloads.collect() }))
-                }
-                _ => Err("the agent is ending".to_owned()),
-            }
-        }
-        None => Err("this agent does not know the question".to_owned()),
+/// What was read of a plan, which is refused where that is not possible.
+fn known<T>(read: Result<T, Refusal>, fence: Fence, link: &Link, sender: &Sender) -> Option<T> {
+    let refusal = match read {
+        Ok(known) => return Some(known),
+        Err(refusal) => refusal,
     };
-    let (answer, error) = match found {
-        Ok(answer) => (Some(answer), String::new()),
-        Err(error) => (None, error),
-    };
-    v1::Reply { query_id: query.query_id, done: true, progress_percent: 100, error, answer }
+    let Answered { message, .. } = answered(fence, Err((refusal, link.reports.borrow().fence)));
+    let mut sender = sender.clone();
+    tokio::spawn(async move { sender.send(message).await });
+    None
 }
 
 /// The last report, with the word that it is an old one.

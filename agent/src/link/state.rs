@@ -71,8 +71,9 @@ pub(super) async fn watch_contact(contact: Contact, state: watch::Sender<LinkSta
 /// None: what cannot be written is logged.
 pub async fn keep(state_dir: PathBuf, mut state: watch::Receiver<LinkState>) -> Result<(), std::convert::Infallible> {
     loop {
-        let now = state.borrow_and_update().clone();
-        if let Err(error) = write(&state_dir, &now) {
+        let (dir, now) = (state_dir.clone(), state.borrow_and_update().clone());
+        let written = tokio::task::spawn_blocking(move || write(&dir, &now)).await;
+        if let Err(error) = written.map_err(io::Error::other).flatten() {
             tracing::warn!(%error, "the state of the link cannot be written");
         }
         if state.changed().await.is_err() {

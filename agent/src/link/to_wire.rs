@@ -10,7 +10,7 @@ use weir_common::{
 use weir_proto::v1;
 
 use crate::{
-    condition::{Access, Condition, Holds},
+    condition::{Access, Condition, Finding, Holds},
     devices::{BlockDevice, DeviceKind},
     enforce::report::{Report, RuleReport, RuleState, SettingReport},
     kernel::CgroupVersion,
@@ -118,7 +118,16 @@ fn device(device: &BlockDevice) -> v1::Device {
 }
 
 fn condition(condition: &Condition) -> v1::Condition {
-    let finding = &condition.finding;
+    let Condition { finding: found, observed_generation, last_transition } = condition;
+    v1::Condition {
+        observed_generation: *observed_generation,
+        last_transition_time: Some(timestamp(*last_transition)),
+        ..finding(found)
+    }
+}
+
+/// Without its times: nobody notes since when a setting is as it is.
+fn finding(finding: &Finding) -> v1::Condition {
     let status = match finding.holds {
         Holds::True => v1::ConditionStatus::True,
         Holds::False => v1::ConditionStatus::False,
@@ -129,8 +138,8 @@ fn condition(condition: &Condition) -> v1::Condition {
         status: status.into(),
         reason: finding.reason.to_owned(),
         message: finding.message.clone(),
-        observed_generation: condition.observed_generation,
-        last_transition_time: Some(timestamp(condition.last_transition)),
+        observed_generation: 0,
+        last_transition_time: None,
         detail: finding.access.as_ref().map(|access| v1::condition::Detail::KernelWrite(kernel_write(access))),
     }
 }
@@ -292,7 +301,6 @@ pub(super) fn explain(
                 Ok(figure) => status.achieved = Some(achieved(&figure)),
                 Err(why) => status.achieved_unknown = why,
             }
-            let now = crate::condition::timed(report.findings.clone(), 0, &[], SystemTime::now());
             v1::ExplainedSetting {
                 status: Some(status),
                 claims: report.claims.iter().enumerate().map(|(i, one)| claim(&report.claims, i, one)).collect(),
@@ -300,7 +308,7 @@ pub(super) fn explain(
                 written: report.owned.as_ref().map(|owned| limit_value(owned.written)),
                 written_for: report.owned.as_ref().map(|owned| fence(owned.fence)),
                 drift_repairs: signed(report.drift_repairs),
-                conditions: conditions(&now),
+                conditions: report.findings.iter().map(finding).collect(),
             }
         })
         .collect();

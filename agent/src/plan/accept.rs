@@ -69,6 +69,9 @@ pub enum Refusal {
     /// It could not be stored, so it was not acted upon.
     #[error("the plan could not be stored: {0}")]
     StorageFailed(String),
+    /// Its directive for the node is one that this agent does not know.
+    #[error("this agent does not know its directive {0}: a newer agent does")]
+    UnknownDirective(i32),
 }
 
 impl Refusal {
@@ -79,6 +82,7 @@ impl Refusal {
             Refusal::OtherStore { .. } => "OtherStore",
             Refusal::UnexpectedBase { .. } => "UnexpectedBase",
             Refusal::StorageFailed(_) => "StorageFailed",
+            Refusal::UnknownDirective(_) => "UnknownDirective",
         }
     }
 }

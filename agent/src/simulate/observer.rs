@@ -36,12 +36,19 @@ impl Observer {
 
     /// The node acts upon this fence.
     pub fn acts_upon(&self, fence: Option<Fence>) {
+        self.looked(|| fence);
+    }
+
+    /// The node acts upon the fence that the look finds. A plan may be answered during the look: only what was acted upon before
+    /// counts against what is found.
+    pub fn looked(&self, look: impl FnOnce() -> Option<Fence>) {
+        let before = self.seen().highest;
+        let fence = look();
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if fence < seen.highest {
+        if fence < before {
             seen.lower_applied += 1;
-        } else {
-            seen.highest = fence;
         }
+        seen.highest = seen.highest.max(fence);
     }
 
     fn answered(&self, offered: Fence, taken: &Taken) {

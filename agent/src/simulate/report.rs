@@ -91,9 +91,10 @@ pub struct NodeLine {
 
 /// How a node is now.
 pub(super) fn line(node: &Node) -> NodeLine {
-    let report = node.reports.borrow().clone();
     // The fence of every report counts, not only of those that answer an offer.
-    node.observer.acts_upon(report.fence);
+    let mut report = None;
+    node.observer.looked(|| report.insert(node.reports.borrow().clone()).fence);
+    let report = report.unwrap_or_default();
     let seen = node.observer.seen();
     let link = node.link.borrow().clone();
     let count = |state| report.rules.iter().filter(|rule| rule.state == state).count();

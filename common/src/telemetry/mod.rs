@@ -49,9 +49,14 @@ impl std::str::FromStr for LogFormat {
 /// `None` in the place of the service traces nothing.
 ///
 /// # Errors
-/// The environment asks for traces in a way that cannot be had.
+/// The environment asks for logs or traces in a way that cannot be had.
 pub fn init(format: LogFormat, service: Option<Service>) -> Result<Traces, TelemetryError> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
+        Ok(directives) if !directives.trim().is_empty() => EnvFilter::try_new(&directives)
+            .map_err(|cause| TelemetryError::Filter { directives, cause: cause.to_string() })?,
+        // As little as a variable that is not set says one that is no text.
+        _ => EnvFilter::new("info"),
+    };
     let filter = filter.and(filter_fn(|metadata| metadata.target() != TRACE));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(true);
     let lines = match format {

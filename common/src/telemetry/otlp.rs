@@ -27,6 +27,14 @@ pub struct Service {
 /// Traces cannot be had as the environment asks for them.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
+    /// `RUST_LOG` is no filter.
+    #[error("RUST_LOG={directives} is no filter of log lines, such as info or weir_agent=debug: {cause}")]
+    Filter {
+        /// What it holds.
+        directives: String,
+        /// What is wrong with it.
+        cause: String,
+    },
     /// The exporter does not take its settings.
     #[error("traces cannot be exported as the OTEL_* variables say: {0}")]
     Exporter(#[from] ExporterBuildError),

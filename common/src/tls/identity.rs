@@ -75,21 +75,21 @@ pub enum IdentityError {
     Name(String),
 }
 
+const SCHEME: &str = "spiffe://";
+
 impl Identity {
     /// Reads the identity among the URIs of a certificate.
     ///
     /// # Errors
     /// There is none, or not one alone, or it is not of this trust domain.
     pub fn of(uris: &[String], domain: &TrustDomain) -> Result<Identity, IdentityError> {
-        let mut found = uris.iter().filter(|uri| uri.starts_with("spiffe://"));
-        let (Some(uri), None) = (found.next(), found.next()) else {
-            let found = uris.iter().filter(|uri| uri.starts_with("spiffe://")).count();
-            return Err(IdentityError::Count { found });
-        };
-        let form = || IdentityError::Form(uri.clone());
-        let (theirs, path) = uri.trim_start_matches("spiffe://").split_once('/').ok_or_else(form)?;
+        let found: Vec<&str> = uris.iter().filter_map(|uri| uri.strip_prefix(SCHEME)).collect();
+        let [rest] = found.as_slice() else { return Err(IdentityError::Count { found: found.len() }) };
+        let uri = || format!("{SCHEME}{rest}");
+        let form = || IdentityError::Form(uri());
+        let (theirs, path) = rest.split_once('/').ok_or_else(form)?;
         if theirs != domain.0 {
-            return Err(IdentityError::OtherDomain { uri: uri.clone(), expected: domain.clone() });
+            return Err(IdentityError::OtherDomain { uri: uri(), expected: domain.clone() });
         }
         let (kind, name) = path.split_once('/').ok_or_else(form)?;
         match kind {

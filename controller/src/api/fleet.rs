@@ -3,18 +3,9 @@
 use std::{sync::Arc, time::Instant};
 
 use tonic::{Request, Response, Status};
-use tonic_types::{ErrorDetails, StatusExt};
 use weir_proto::v1::{self, fleet_service_server::FleetService};
 
-use super::{
-    commit::commit,
-    errors, paging,
-    views::Views,
-    wire::{
-        achieved_to_wire, device_id_from_wire, device_to_wire, directive_to_wire, limit_key_from_wire,
-        rule_status_from_wire, to_i64,
-    },
-};
+use super::{commit::commit, paging, views::Views};
 use crate::{
     access::Principal,
     catalog::{DirectiveRecord, FLEET, directive_key, encode, node_key},
@@ -23,6 +14,10 @@ use crate::{
     session::{AskError, Hub},
     status::Board,
     store::{CommitError, Op, Precondition, Revision, Store, Txn},
+    wire::{
+        achieved_to_wire, device_id_from_wire, device_to_wire, directive_to_wire, errors, limit_key_from_wire,
+        rule_status_from_wire, to_i64,
+    },
 };
 
 /// FleetService over a store.
@@ -80,19 +75,6 @@ fn parse_optional_intent(name: &str) -> Result<Option<IntentName>, Status> {
     name.parse().map(Some).map_err(|error| errors::invalid_field("intent", format!("{error}")))
 }
 
-/// Why there is no answer of an agent.
-pub(crate) fn ask_error(error: &AskError) -> Status {
-    match error {
-        AskError::Away(_) | AskError::Timeout(_) => {
-            let details = ErrorDetails::with_retry_info(Some(std::time::Duration::from_secs(5)));
-            Status::with_error_details(tonic::Code::Unavailable, error.to_string(), details)
-        }
-        AskError::Unsupported(..) => Status::unimplemented(error.to_string()),
-        AskError::Busy(_) => Status::resource_exhausted(error.to_string()),
-        AskError::Refused(..) => Status::failed_precondition(error.to_string()),
-    }
-}
-
 #[tonic::async_trait]
 impl<S: Store> FleetService for FleetApi<S> {
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Result<Response<v1::Node>, Status> {
@@ -131,7 +113,7 @@ impl<S: Store> FleetService for FleetApi<S> {
         let v1::ListDevicesRequest { parent } = request.into_inner();
         let node = parse_node("parent", &parent)?;
         self.known(&node)?;
-        let snapshot = self.board.node(&node, Instant::now()).ok_or_else(|| ask_error(&AskError::Away(node)))?;
+        let snapshot = self.board.node(&node, Instant::now()).ok_or_else(|| errors::ask(&AskError::Away(node)))?;
         let devices = snapshot.facts.devices.iter().map(device_to_wire).collect();
         Ok(Response::new(v1::ListDevicesResponse { devices }))
     }
@@ -154,7 +136,7 @@ impl<S: Store> FleetService for FleetApi<S> {
                 Ok(Response::new(v1::ListWorkloadsResponse { workloads }))
             }
             Ok(v1::reply::Answer::Explain(_)) => Err(another_answer(&node)),
-            Err(error) => Err(ask_error(&error)),
+            Err(error) => Err(errors::ask(&error)),
         }
     }
 
@@ -218,7 +200,7 @@ impl<S: Store> FleetService for FleetApi<S> {
         let reply = match self.hub.ask(&node, features::QUERY_EXPLAIN, question).await {
             Ok(v1::reply::Answer::Explain(reply)) => reply,
             Ok(v1::reply::Answer::Workloads(_)) => return Err(another_answer(&node)),
-            Err(error) => return Err(ask_error(&error)),
+            Err(error) => return Err(errors::ask(&error)),
         };
         let v1::ExplainReply { mut settings, mut without_setting } = reply;
         // Who takes part in a setting sees all that take part in it: otherwise it could not learn why it lost.

@@ -13,12 +13,11 @@ use weir_proto::v1::{self, intent_service_server::IntentService};
 
 use super::{
     commit::commit,
-    errors, mask,
+    mask,
     names::{list_prefix, new_name, parse_name},
     paging,
     views::Views,
     watch::{self, WatchStream},
-    wire::{etag, intent_from_wire, intent_to_wire, to_i64},
 };
 use crate::{
     access::Principal,
@@ -28,6 +27,7 @@ use crate::{
     session::Hub,
     status::Board,
     store::{CommitError, Item, Op, Precondition, Revision, Store, Txn},
+    wire::{errors, etag, intent_from_wire, intent_to_wire, to_i64},
 };
 
 /// Most intents that a store may hold.

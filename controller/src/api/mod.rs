@@ -4,7 +4,6 @@
 mod accept;
 mod authorize;
 mod commit;
-pub(crate) mod errors;
 mod fleet;
 mod intents;
 mod mask;
@@ -14,11 +13,9 @@ mod paging;
 mod serve;
 mod views;
 mod watch;
-pub(crate) mod wire;
 
 pub use authorize::{RULES, Rule, rule};
 pub use fleet::FleetApi;
-pub(crate) use fleet::ask_error;
 pub use intents::{IntentApi, MAX_INTENTS};
-pub use serve::{Addresses, PeerTls, Security, ServeError, Serving, bind, serve};
+pub use serve::{Addresses, Security, ServeError, Serving, bind, serve};
 pub(crate) use views::intent_summary;

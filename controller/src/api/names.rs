@@ -2,11 +2,11 @@
 
 use tonic::Status;
 
-use super::errors;
 use crate::{
     access::Principal,
     catalog::INTENTS,
     model::{FieldPath, IntentName, ResourceId, Violations},
+    wire::errors,
 };
 
 pub(super) fn parse_name(field: &str, name: &str) -> Result<IntentName, Status> {

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use super::errors::invalid_field;
+use crate::wire::errors::invalid_field;
 
 const DEFAULT: usize = 100;
 const MAX: usize = 1000;

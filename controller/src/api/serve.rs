@@ -5,7 +5,7 @@ use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use weir_common::tls::{ClientTls, ServerTls, TokenFile};
+use weir_common::tls::ServerTls;
 use weir_proto::v1::{
     FILE_DESCRIPTOR_SET, agent_service_server::AgentServiceServer, fleet_service_server::FleetServiceServer,
     intent_service_server::IntentServiceServer, peer_service_server::PeerServiceServer,
@@ -15,8 +15,8 @@ use super::{FleetApi, IntentApi, accept, authorize::AuthorizeLayer, observe::Obs
 use crate::{
     access::{Authenticator, Loopback},
     ops::Counters,
-    peers::{PeerApi, Relay},
-    session::{AgentApi, Hub, SessionOptions, Shared},
+    peers::{PeerApi, PeerTls},
+    session::{AgentApi, Hub, Relay, SessionOptions, Shared},
     status::Board,
     store::Store,
 };
@@ -89,15 +89,6 @@ pub struct Security {
     pub authenticator: Arc<dyn Authenticator>,
     /// How other controllers are connected to; in plain text without it.
     pub peers: Option<PeerTls>,
-}
-
-/// How another controller is connected to, and how this one says there who it is.
-#[derive(Clone, Debug)]
-pub struct PeerTls {
-    /// Its authorities, and this one's certificate where it shows that.
-    pub tls: Arc<ClientTls>,
-    /// This one's token.
-    pub token: Option<TokenFile>,
 }
 
 impl Security {

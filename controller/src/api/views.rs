@@ -5,14 +5,14 @@ use std::time::Instant;
 use weir_common::units::LimitKey;
 use weir_proto::v1;
 
-use super::wire::{
-    condition_to_wire, directive_to_wire, duration_to_wire, facts_to_wire, fence_to_wire, intent_status_to_wire,
-    rule_state_to_wire, setting_to_wire, time_to_wire, to_i64,
-};
 use crate::{
     model::{Achieved, Condition, ConditionDetail, Directive, Intent, NodeName, RuleState, RuleStatus, SettingStatus},
     session::{Hub, NodeState},
     status::{Board, IntentSummary, NodeAnswer, summarise},
+    wire::{
+        condition_to_wire, directive_to_wire, duration_to_wire, facts_to_wire, fence_to_wire, intent_status_to_wire,
+        rule_state_to_wire, setting_to_wire, time_to_wire, to_i64,
+    },
 };
 
 /// Reads the fleet's state.

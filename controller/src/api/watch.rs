@@ -9,15 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use weir_proto::v1;
 
-use super::{
-    errors,
-    wire::{etag, intent_to_wire, to_i64},
-};
 use crate::{
     access::Principal,
     catalog::decode_intent,
     model::Intent,
     store::{Event, Item, Listing, Revision, Store, Watch},
+    wire::{errors, etag, intent_to_wire, to_i64},
 };
 
 pub(super) type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchIntentsResponse, Status>> + Send>>;

@@ -21,7 +21,7 @@ pub(super) async fn run(store: &impl Store, hub: &Hub, leadership: &Leadership) 
     loop {
         changes.mark_unchanged();
         for intent in hub.deleting() {
-            if hub.holders(&intent).is_empty() {
+            if !hub.is_held(&intent) {
                 remove(store, &intent, leadership).await;
             }
         }

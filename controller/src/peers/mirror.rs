@@ -14,15 +14,12 @@ use weir_common::{
 };
 use weir_proto::v1::{self, peer_service_client::PeerServiceClient, relay_response::Message};
 
-use super::Peers;
+use super::{PeerTls, Peers};
 use crate::{
-    api::PeerTls,
-    api::wire::{
-        condition_from_wire, duration_from_wire, facts_from_wire, measurement_from_wire, status_update_from_wire,
-    },
     leader::{Replica, ReplicaId},
     model::{Measurement, NodeName},
     session::{AskFailure, Hello, RemoteAsk, RemoteSession, check_hello},
+    wire::{condition_from_wire, duration_from_wire, facts_from_wire, measurement_from_wire, status_update_from_wire},
 };
 
 /// How long connecting may take.

@@ -4,7 +4,6 @@
 //! Uses the contract's types; touches the network, the hub and the board.
 
 mod mirror;
-mod relay;
 mod service;
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
@@ -15,15 +14,14 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+use weir_common::tls::{ClientTls, TokenFile};
 
 use crate::{
-    api::PeerTls,
     leader::{ReplicaId, Replicas},
     session::Hub,
     status::Board,
 };
 
-pub use relay::Relay;
 pub use service::PeerApi;
 
 /// What mirrors need.
@@ -37,6 +35,15 @@ pub struct Peers {
     pub board: Arc<Board>,
     /// How other replicas are connected to; in plain text without it.
     pub tls: Option<PeerTls>,
+}
+
+/// How another controller is connected to, and how this one says there who it is.
+#[derive(Clone, Debug)]
+pub struct PeerTls {
+    /// Its authorities, and this one's certificate where it shows that.
+    pub tls: Arc<ClientTls>,
+    /// This one's token.
+    pub token: Option<TokenFile>,
 }
 
 /// Until a mirror that died is begun again.

@@ -12,12 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use weir_proto::v1::{self, peer_service_server::PeerService, relay_response::Message};
 
-use super::relay::{Relay, Subscription};
 use crate::{
-    api::ask_error,
     model::NodeName,
     plan::features,
-    session::{AskError, Hub},
+    session::{AskError, Hub, Relay, Subscription},
+    wire::errors,
 };
 
 /// How often replicas are told when agents were last heard of.
@@ -78,9 +77,9 @@ impl PeerService for PeerApi {
         };
         // Asked of a session here alone: two replicas that take each other to serve the node would ask in a circle.
         if !self.hub.serves(&node) {
-            return Err(ask_error(&AskError::Away(node)));
+            return Err(errors::ask(&AskError::Away(node)));
         }
-        let answer = self.hub.ask(&node, feature, question).await.map_err(|error| ask_error(&error))?;
+        let answer = self.hub.ask(&node, feature, question).await.map_err(|error| errors::ask(&error))?;
         let answer = match answer {
             Answer::Explain(reply) => told::Answer::Explain(reply),
             Answer::Workloads(reply) => told::Answer::Workloads(reply),

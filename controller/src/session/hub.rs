@@ -350,19 +350,14 @@ impl Hub {
     /// Nodes that may still hold settings of an intent that is being deleted.
     pub fn holders(&self, intent: &Intent) -> Vec<NodeName> {
         let inner = self.lock();
-        let reflected = inner.catalog.revision.0;
-        let names: BTreeSet<&NodeName> =
-            inner.catalog.nodes.keys().chain(inner.sessions.keys()).chain(inner.remotes.keys()).collect();
-        let holds = |name: &&NodeName| {
-            let holding = match (inner.sessions.get(*name), inner.remotes.get(*name)) {
-                (Some(session), _) => session.holding(reflected),
-                (None, Some(remote)) => remote.holding.clone(),
-                (None, None) => inner.away.get(*name).cloned(),
-            };
-            let labels = inner.labels(name);
-            plan::may_hold(intent, name, inner.catalog.nodes.get(*name), labels, holding.as_ref())
-        };
-        names.into_iter().filter(holds).cloned().collect()
+        let names: BTreeSet<&NodeName> = inner.names().collect();
+        names.into_iter().filter(|name| inner.may_hold(intent, name)).cloned().collect()
+    }
+
+    /// Whether any node may still hold settings of an intent that is being deleted.
+    pub fn is_held(&self, intent: &Intent) -> bool {
+        let inner = self.lock();
+        inner.names().any(|name| inner.may_hold(intent, name))
     }
 
     /// Known nodes that an intent matches, and whether each is connected.
@@ -442,6 +437,20 @@ impl Inner {
                 .filter(|(_, at)| at.elapsed() < CONFLICT_TOLD)
                 .map(|(refused_uid, _)| refused_uid.clone()),
         }
+    }
+
+    /// Nodes that are known or connected; some twice.
+    fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.catalog.nodes.keys().chain(self.sessions.keys()).chain(self.remotes.keys())
+    }
+
+    fn may_hold(&self, intent: &Intent, name: &NodeName) -> bool {
+        let holding = match (self.sessions.get(name), self.remotes.get(name)) {
+            (Some(session), _) => session.holding(self.catalog.revision.0),
+            (None, Some(remote)) => remote.holding.clone(),
+            (None, None) => self.away.get(name).cloned(),
+        };
+        plan::may_hold(intent, name, self.catalog.nodes.get(name), self.labels(name), holding.as_ref())
     }
 
     fn is_connected(&self, node: &NodeName) -> bool {

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use crate::{ops::Counters, peers::Relay, status::Board};
+use super::relay::Relay;
+use crate::{ops::Counters, status::Board};
 
 /// Times of sessions.
 #[derive(Clone, Debug)]

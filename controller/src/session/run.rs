@@ -17,23 +17,20 @@ use super::{
     options::Shared,
     plan_sync::{AfterNack, NackReason, Push},
     queries::Open,
+    relay::Relay,
     remote::{Left, RemoteSession},
     trace::OnTheirWay,
 };
 use crate::{
     access::Principal,
-    api::{
-        errors::reconnect_elsewhere,
-        wire::{
-            condition_to_wire, directive_to_wire, duration_to_wire, facts_from_wire, fence_from_wire, fence_to_wire,
-            rule_to_wire, status_update_from_wire, to_i64, update_of_ack,
-        },
-    },
     model::{Condition, NodeFacts, NodeName},
-    peers::Relay,
     plan::features,
     status::{AgentIdentity, Board},
     store::{Revision, Store},
+    wire::{
+        condition_to_wire, directive_to_wire, duration_to_wire, errors::reconnect_elsewhere, facts_from_wire,
+        fence_from_wire, fence_to_wire, rule_to_wire, status_update_from_wire, to_i64, update_of_ack,
+    },
 };
 
 type Sender = mpsc::Sender<Result<v1::SessionResponse, Status>>;
@@ -363,7 +360,7 @@ impl<S: Store> Running<'_, S> {
 
     async fn report(&mut self, id: u64, update: v1::StatusUpdate, acknowledges: bool) {
         let Shared { store, hub, board, relay, counters, .. } = &**self.shared;
-        relay.report(&self.node, update.clone(), Instant::now());
+        relay.report(&self.node, &update, Instant::now());
         let report = status_update_from_wire(update);
         let (held, fence) = (report.uids_held.clone(), report.fence);
         board.report(&self.node, report, acknowledges, Instant::now());

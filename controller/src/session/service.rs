@@ -10,10 +10,10 @@ use weir_proto::v1::{self, agent_service_server::AgentService};
 use super::{options::Shared, run};
 use crate::{
     access::Principal,
-    api::wire::measurement_from_wire,
     model::{Measurement, NodeName},
     status::Board,
     store::Store,
+    wire::measurement_from_wire,
 };
 
 /// Messages to an agent that may wait for it.

@@ -2,8 +2,9 @@
 //! changed: it is looked at through an overlay that keeps its writes in memory before it is opened for good.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{OpenOptions, TryLockError},
     io,
+    os::unix::fs::OpenOptionsExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
@@ -11,6 +12,8 @@ use std::{
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError};
 
 use super::{COMPACTED, EPOCH, FORMAT, FORMAT_VERSION, KV, LOG, META, REVISION, UID, backend, meta, overlay::Overlay};
+use weir_common::durable::sync_directory_of;
+
 use crate::store::StoreError;
 
 /// Memory for pages of the file, bytes.
@@ -157,19 +160,20 @@ fn create(path: &Path) -> Result<(), OpenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(io_error(&new, "removing what an earlier attempt left", source)),
     }
+    // What callers may see by their roles alone is not to be read from the file.
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)
+        .map_err(|source| io_error(&new, "making it", source))?;
     let db = builder().create(&new).map_err(|error| database_error(&new, "making it", error))?;
     initialise(&db).map_err(|error| OpenError::Start { path: new.clone(), cause: error.to_string() })?;
     drop(db);
     // Never over a store that somebody else made meanwhile.
     std::fs::hard_link(&new, path).map_err(|source| io_error(path, "moving it into place", source))?;
     std::fs::remove_file(&new).map_err(|source| io_error(&new, "moving it into place", source))?;
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|source| io_error(directory, "syncing the directory", source))
+    sync_directory_of(path).map_err(|source| io_error(path, "syncing its directory", source))
 }
 
 /// Gives the store its identity where it has none: it is new, or was made before stores had one.

@@ -52,7 +52,8 @@ pub(super) fn spawn(
         while queue.blocking_recv_many(&mut group, GROUP) > 0 {
             let mut answers = Vec::new();
             // What is durable in a file that nobody finds again is not acknowledged.
-            let applied = apply(&db, group.drain(..), &mut answers)
+            let mut waiting = group.drain(..);
+            let applied = apply(&db, &mut waiting, &mut answers)
                 .and_then(|revision| place.as_ref().map_or(Ok(()), Place::verify).map(|()| revision));
             match applied {
                 Ok(revision) => {
@@ -62,9 +63,10 @@ pub(super) fn spawn(
                 }
                 Err(error) => {
                     tracing::error!(%error, "the store cannot be written; no further commits");
-                    // Before anybody is answered: who asks again is told why. It is set once, here.
+                    // Before anybody is answered, or dropped unseen: who asks again is told why. It is set once, here.
                     let _set_once = failure.0.set(format!("{error}: see to it, and start the controller again"));
                     answers.into_iter().for_each(|answer| answer.send(Err(&error)));
+                    drop(waiting);
                     return;
                 }
             }
@@ -77,7 +79,7 @@ pub(super) fn spawn(
 /// `answers`, also on an error.
 fn apply(
     db: &Database,
-    group: impl Iterator<Item = Request>,
+    group: &mut impl Iterator<Item = Request>,
     answers: &mut Vec<Answer>,
 ) -> Result<Revision, StoreError> {
     let txn = db.begin_write().map_err(backend)?;

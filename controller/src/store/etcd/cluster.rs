@@ -20,6 +20,8 @@ use super::{
     location::EtcdLocation,
 };
 
+/// What is tried before the call itself.
+const CONNECTING: &str = "connecting and authenticating";
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Idle time after which the other side is asked whether it lives, and how long it may take to say so.
@@ -216,13 +218,12 @@ impl Cluster {
         F: Future<Output = Result<T, Error>>,
     {
         let member = &self.members[index];
-        let attempt = async {
-            let client = self.client(member).await?;
-            call(client).await.map_err(|error| Failure::new(&member.address, step, &error))
-        };
-        let answer = tokio::time::timeout(self.patience, attempt)
-            .await
-            .unwrap_or_else(|_| Err(Failure::timeout(&member.address, step, self.patience)))?;
+        let deadline = tokio::time::Instant::now() + self.patience;
+        let late = |step| Failure::timeout(&member.address, step, self.patience);
+        let client = tokio::time::timeout_at(deadline, self.client(member)).await;
+        let client = client.unwrap_or_else(|_| Err(late(CONNECTING).before_asking()))?;
+        let answer = tokio::time::timeout_at(deadline, call(client)).await;
+        let answer = answer.map_err(|_| late(step))?.map_err(|error| Failure::new(&member.address, step, &error))?;
         self.check(index, answer.header())?;
         Ok(answer)
     }
@@ -230,22 +231,18 @@ impl Cluster {
     async fn client(&self, member: &Member) -> Result<Client, Failure> {
         let connect = || Client::connect([&member.url], Some(self.options.clone()));
         let client = member.client.get_or_try_init(connect).await;
-        let failure = |error| {
-            let failure = Failure::new(&member.address, "authenticating", &error);
-            // Nothing was asked yet.
-            let kind = if failure.kind == Kind::Unknown { Kind::NotReached } else { failure.kind };
-            Failure { kind, ..failure }
-        };
-        client.cloned().map_err(failure)
+        client.cloned().map_err(|error| Failure::new(&member.address, CONNECTING, &error).before_asking())
     }
 
     async fn refresh(&self, index: usize) -> Result<(), Failure> {
         let member = &self.members[index];
-        let client = self.client(member).await?;
-        let step = "authenticating";
-        match tokio::time::timeout(self.patience, client.refresh_token()).await {
-            Ok(result) => result.map_err(|error| Failure::new(&member.address, step, &error)),
-            Err(_) => Err(Failure::timeout(&member.address, step, self.patience)),
-        }
+        let refresh = async {
+            let client = self.client(member).await?;
+            client.refresh_token().await.map_err(|error| Failure::new(&member.address, CONNECTING, &error))
+        };
+        tokio::time::timeout(self.patience, refresh)
+            .await
+            .unwrap_or_else(|_| Err(Failure::timeout(&member.address, CONNECTING, self.patience)))
+            .map_err(Failure::before_asking)
     }
 }

@@ -73,6 +73,12 @@ impl Failure {
         Failure { kind: Kind::Unknown, message: format!("etcd at {member} did not answer within {after:?} ({step})") }
     }
 
+    /// The same where it came before the call itself: that did not take place.
+    pub(crate) fn before_asking(self) -> Failure {
+        let kind = if self.kind == Kind::Unknown { Kind::NotReached } else { self.kind };
+        Failure { kind, ..self }
+    }
+
     /// The member is of another cluster.
     pub(crate) fn other_cluster(member: &str, found: u64, expected: u64) -> Failure {
         let message = format!(

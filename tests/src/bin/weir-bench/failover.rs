@@ -19,7 +19,7 @@ use weir_tests::{
 };
 
 use super::{
-    Outcome,
+    Missing, Outcome,
     cluster::{Cluster, programs},
     timeline::Timeline,
 };
@@ -58,9 +58,9 @@ enum Store {
 /// Arguments.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What holds desired state.
-    #[arg(long, value_enum, default_value = "etcd")]
-    store: Store,
+    /// What holds desired state; etcd where it is at hand and the controller was built with it, else the embedded store.
+    #[arg(long, value_enum)]
+    store: Option<Store>,
     /// Controllers, on etcd.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
     controllers: u16,
@@ -102,11 +102,14 @@ struct Editor {
     /// The highest value that was tried.
     tried: Vec<u64>,
     failed_calls: u64,
+    /// Times that a look found less than what had been acknowledged.
+    lost: u64,
 }
 
 impl Editor {
     fn new(addresses: Vec<String>) -> Editor {
-        Editor { addresses, at: 0, clients: None, etags: vec![None; INTENTS], tried: vec![0; INTENTS], failed_calls: 0 }
+        let (etags, tried) = (vec![None; INTENTS], vec![0; INTENTS]);
+        Editor { addresses, at: 0, clients: None, etags, tried, failed_calls: 0, lost: 0 }
     }
 
     async fn clients(&mut self) -> anyhow::Result<Clients> {
@@ -125,21 +128,28 @@ impl Editor {
         self.etags[number] = None;
     }
 
-    async fn get(&mut self, number: usize) -> anyhow::Result<v1::Intent> {
+    /// The intent as a controller has it, which may lack nothing of what was `acknowledged`; `None` where there is none.
+    async fn look_up(&mut self, number: usize, acknowledged: Option<u64>) -> anyhow::Result<Option<v1::Intent>> {
         let mut clients = self.clients().await?;
         let request = v1::GetIntentRequest { name: fleet::full(&format!("bench-{number}")) };
-        Ok(tokio::time::timeout(CALL, clients.intents.get_intent(request)).await??.into_inner())
+        let found = match tokio::time::timeout(CALL, clients.intents.get_intent(request)).await? {
+            Ok(found) => Some(found.into_inner()),
+            Err(status) if status.code() == tonic::Code::NotFound => None,
+            Err(status) => return Err(status.into()),
+        };
+        let holds = found.as_ref().and_then(value_of);
+        if acknowledged > holds {
+            println!("LOST bench-{number}: {acknowledged:?} was acknowledged, and {holds:?} is there");
+            self.lost += 1;
+        }
+        Ok(found)
     }
 
     /// Makes the intent, or changes it under its etag, so that a call that a stopped controller still holds cannot undo a later
     /// one. Returns the value that was acknowledged.
-    async fn try_change(&mut self, number: usize) -> anyhow::Result<u64> {
+    async fn try_change(&mut self, number: usize, acknowledged: Option<u64>) -> anyhow::Result<u64> {
         if self.etags[number].is_none() && self.tried[number] > 0 {
-            match self.get(number).await {
-                Ok(found) => self.etags[number] = Some(found.etag),
-                Err(error) if error.downcast_ref::<tonic::Status>().is_some_and(is_not_found) => {}
-                Err(error) => return Err(error),
-            }
+            self.etags[number] = self.look_up(number, acknowledged).await?.map(|found| found.etag);
         }
         let value = self.tried[number] + STEP;
         self.tried[number] = value;
@@ -165,17 +175,14 @@ impl Editor {
             if stop.is_cancelled() {
                 break;
             }
-            match self.try_change(number).await {
+            let acknowledged = lock(&timeline).last(number);
+            match self.try_change(number, acknowledged).await {
                 Ok(value) => lock(&timeline).acknowledged(number, value, Instant::now()),
                 Err(_) => self.failed(number),
             }
         }
         self
     }
-}
-
-fn is_not_found(status: &tonic::Status) -> bool {
-    status.code() == tonic::Code::NotFound
 }
 
 fn lock(timeline: &Mutex<Timeline>) -> std::sync::MutexGuard<'_, Timeline> {
@@ -233,9 +240,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     programs();
     let scratch = Scratch::new();
     let dir = scratch.path();
-    let mut cluster = match store {
-        Store::Embedded => Cluster::embedded(&dir)?,
-        Store::Etcd => Cluster::on_etcd(&dir, usize::from(controllers))?,
+    let (store, mut cluster) = match store {
+        Some(Store::Embedded) => (Store::Embedded, Cluster::embedded(&dir)?),
+        Some(Store::Etcd) => (Store::Etcd, Cluster::on_etcd(&dir, usize::from(controllers))?),
+        None => match Cluster::on_etcd(&dir, usize::from(controllers)) {
+            Ok(cluster) => (Store::Etcd, cluster),
+            Err(error) if error.is::<Missing>() => {
+                println!("NOT on etcd, which {error}: one controller with the embedded store instead");
+                (Store::Embedded, Cluster::embedded(&dir)?)
+            }
+            Err(error) => return Err(error),
+        },
     };
     let addresses = cluster.addresses();
     let all: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -263,11 +278,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         tokio::task::spawn_blocking(move || look(&simulation, &timeline, &stop))
     };
     faults(&mut cluster, if quick { 1 } else { 3 }).await?;
+    let over = Instant::now();
     stop_editing.cancel();
     let mut editor = editing.await?;
 
-    let stored = stored(&mut editor).await?;
-    let lost = (0..INTENTS).filter(|number| lock(&timeline).last(*number) > stored.get(number).copied()).count();
+    let stored = stored(&mut editor, &timeline).await?;
+    let lost = editor.lost;
     let unconverged = settle(&simulation, &stored).await?;
     // One more look, so that the last change has its time.
     tokio::time::sleep(2 * LOOK).await;
@@ -286,7 +302,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     // A lone controller's outages are in every time: then nothing can be said of them.
     let timed = all.len() > 1;
     let needless = total.needless_writes + idle_writes;
-    let pass = lost == 0
+    // A run in which little was acknowledged says nothing: every intent was, and changes go on after the last fault.
+    let patience = CALM.max(Duration::from_millis(pace_ms) * 3);
+    let served = (0..INTENTS).all(|number| timeline.last(number).is_some())
+        && timeline.last_at().is_some_and(|at| over.saturating_duration_since(at) < patience);
+    let pass = served
+        && lost == 0
         && unconverged == 0
         && never == 0
         && total.lower_applied == 0
@@ -296,6 +317,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     Ok(Outcome {
         rows: vec![
             row("acknowledged changes", timeline.len().to_string(), ""),
+            row(
+                "changes of each intent, and after the last fault",
+                if served { "yes" } else { "NO" }.to_owned(),
+                "yes",
+            ),
             row("calls that failed and went elsewhere", editor.failed_calls.to_string(), ""),
             row(
                 "longest time without an acknowledgement, s",
@@ -320,6 +346,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             "quick": quick,
             "figures": {
                 "acknowledged": timeline.len(),
+                "served": served,
                 "failed_calls": editor.failed_calls,
                 "longest_pause_s": timeline.longest_pause().as_secs_f64(),
                 "acknowledged_lost": lost,
@@ -334,7 +361,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
                 "converge_max_s": max,
             },
             "thresholds": {
-                "acknowledged_lost": 0, "lower_fences_applied": 0, "unconverged": 0, "never_converged": 0,
+                "served": true, "acknowledged_lost": 0, "lower_fences_applied": 0, "unconverged": 0, "never_converged": 0,
                 "needless_writes": 0, "converge_p50_s": timed.then_some(P50_S), "converge_max_s": timed.then_some(MAX_S),
             },
             "pass": pass,
@@ -344,17 +371,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
 }
 
 /// What the store holds in the end, by intent.
-async fn stored(editor: &mut Editor) -> anyhow::Result<BTreeMap<usize, u64>> {
+async fn stored(editor: &mut Editor, timeline: &Mutex<Timeline>) -> anyhow::Result<BTreeMap<usize, u64>> {
     let deadline = Instant::now() + SETTLE;
     let mut all = BTreeMap::new();
     for number in 0..INTENTS {
         loop {
-            match editor.get(number).await {
+            let acknowledged = lock(timeline).last(number);
+            match editor.look_up(number, acknowledged).await {
                 Ok(found) => {
-                    all.extend(value_of(&found).map(|value| (number, value)));
+                    all.extend(found.as_ref().and_then(value_of).map(|value| (number, value)));
                     break;
                 }
-                Err(error) if error.downcast_ref::<tonic::Status>().is_some_and(is_not_found) => break,
                 Err(error) if Instant::now() > deadline => return Err(error),
                 Err(_) => {
                     editor.failed(number);

@@ -43,6 +43,11 @@ impl Timeline {
         self.changes.get(&intent)?.last().map(|change| change.value)
     }
 
+    /// When the last of all was acknowledged.
+    pub(crate) fn last_at(&self) -> Option<Instant> {
+        self.changes.values().flatten().map(|change| change.at).max()
+    }
+
     /// How many were acknowledged.
     pub(crate) fn len(&self) -> usize {
         self.changes.values().map(Vec::len).sum()
@@ -84,5 +89,6 @@ mod tests {
         timeline.all_hold(0, 30, at(2600));
         assert_eq!((timeline.seconds_to_converge(), timeline.last(0)), (vec![0.6, 1.5, 2.5], Some(30)));
         assert_eq!((timeline.len(), timeline.longest_pause()), (3, Duration::from_secs(1)));
+        assert_eq!(timeline.last_at(), Some(at(2000)));
     }
 }

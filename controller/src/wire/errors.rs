@@ -7,6 +7,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 
 use crate::{
     model::Violations,
+    session::AskError,
     store::{CommitError, Revision, StoreError, WatchError},
 };
 
@@ -17,7 +18,7 @@ const MAX_VIOLATIONS: usize = 5000;
 
 /// INVALID_ARGUMENT naming every violated field. Where they are too many for a header, the last entry says how many are
 /// left out.
-pub(super) fn invalid(violations: &Violations) -> Status {
+pub(crate) fn invalid(violations: &Violations) -> Status {
     let mut size = 0;
     let mut fields: Vec<FieldViolation> = Vec::new();
     let all = violations.as_slice();
@@ -39,7 +40,7 @@ pub(super) fn invalid(violations: &Violations) -> Status {
 }
 
 /// INVALID_ARGUMENT for one field.
-pub(super) fn invalid_field(field: &str, description: impl Into<String>) -> Status {
+pub(crate) fn invalid_field(field: &str, description: impl Into<String>) -> Status {
     let mut violations = Violations::default();
     violations.add(&crate::model::FieldPath::root(field), description);
     invalid(&violations)
@@ -58,13 +59,13 @@ pub(crate) fn reconnect_elsewhere() -> Status {
 }
 
 /// ABORTED: the object has another etag than the caller expects.
-pub(super) fn etag_mismatch(name: &str, current: &str) -> Status {
+pub(crate) fn etag_mismatch(name: &str, current: &str) -> Status {
     let message = format!("{name} was changed: its etag is {current}");
     with_info(Code::Aborted, message, "ETAG_MISMATCH", &[("etag", current.to_owned())])
 }
 
 /// ALREADY_EXISTS.
-pub(super) fn already_exists(name: &str, deleting: bool) -> Status {
+pub(crate) fn already_exists(name: &str, deleting: bool) -> Status {
     let (message, reason) = if deleting {
         (format!("{name} is being deleted: it is listed until no node holds it, then the name is free"), "DELETING")
     } else {
@@ -74,12 +75,12 @@ pub(super) fn already_exists(name: &str, deleting: bool) -> Status {
 }
 
 /// FAILED_PRECONDITION: the object is on its way out.
-pub(super) fn is_deleting(name: &str) -> Status {
+pub(crate) fn is_deleting(name: &str) -> Status {
     with_info(Code::FailedPrecondition, format!("{name} is being deleted and cannot be changed"), "DELETING", &[])
 }
 
 /// NOT_FOUND.
-pub(super) fn not_found(name: &str) -> Status {
+pub(crate) fn not_found(name: &str) -> Status {
     Status::not_found(format!("{name} does not exist"))
 }
 
@@ -89,7 +90,7 @@ fn out_of_range(message: String, resumable: Revision) -> Status {
 }
 
 /// UNAVAILABLE with retry info, or INTERNAL where a retry is no use.
-pub(super) fn store(error: &StoreError) -> Status {
+pub(crate) fn store(error: &StoreError) -> Status {
     tracing::error!(%error, "the store did not answer");
     if error.is_retryable() {
         let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(1)));
@@ -100,7 +101,7 @@ pub(super) fn store(error: &StoreError) -> Status {
 }
 
 /// A commit whose conflict nobody expected.
-pub(super) fn commit(error: &CommitError) -> Status {
+pub(crate) fn commit(error: &CommitError) -> Status {
     match error {
         CommitError::Store(error) => store(error),
         CommitError::Conflict { .. } => Status::aborted("changed by somebody else at the same time; read it again"),
@@ -109,7 +110,7 @@ pub(super) fn commit(error: &CommitError) -> Status {
 }
 
 /// A watch that is over.
-pub(super) fn watch(error: &WatchError) -> Status {
+pub(crate) fn watch(error: &WatchError) -> Status {
     match error {
         WatchError::Compacted { oldest } => {
             out_of_range(format!("{error}; begin again with resume_revision 0"), *oldest)
@@ -122,9 +123,22 @@ pub(super) fn watch(error: &WatchError) -> Status {
 }
 
 /// A row of the store that cannot be read.
-pub(super) fn record(error: &crate::catalog::RecordError) -> Status {
+pub(crate) fn record(error: &crate::catalog::RecordError) -> Status {
     tracing::error!(%error, "a row of the store cannot be read");
     Status::data_loss(error.to_string())
+}
+
+/// Why there is no answer of an agent.
+pub(crate) fn ask(error: &AskError) -> Status {
+    match error {
+        AskError::Away(_) | AskError::Timeout(_) => {
+            let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(5)));
+            Status::with_error_details(Code::Unavailable, error.to_string(), details)
+        }
+        AskError::Unsupported(..) => Status::unimplemented(error.to_string()),
+        AskError::Busy(_) => Status::resource_exhausted(error.to_string()),
+        AskError::Refused(..) => Status::failed_precondition(error.to_string()),
+    }
 }
 
 #[cfg(test)]

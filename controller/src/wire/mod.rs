@@ -1,6 +1,7 @@
 //! Wire <-> model. Messages are destructured field by field, so that a field that the contract gains does not compile
-//! until somebody decided about it. `session` uses this too; nothing else knows generated types.
+//! until somebody decided about it. For `api`, `session` and `peers`, which alone know generated types.
 
+pub(crate) mod errors;
 mod intent;
 mod intent_to_wire;
 mod node;

@@ -303,7 +303,7 @@ fn readahead(at: &FieldPath, control: v1::Readahead, out: &mut Violations) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::wire::spec_to_wire;
+    use crate::wire::spec_to_wire;
     use proptest::prelude::*;
 
     /// Every field of the contract's spec is in here.

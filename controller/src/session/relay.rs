@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::broadcast;
 use weir_proto::v1::{self, relay_response::Message};
 
-use crate::{api::wire::duration_to_wire, model::NodeName};
+use crate::{model::NodeName, wire::duration_to_wire};
 
 /// Changes that a replica may lag behind before it has to begin again with everything.
 const BACKLOG: usize = 8192;
@@ -69,13 +69,14 @@ impl Relay {
     }
 
     /// It reported its state.
-    pub(crate) fn report(&self, node: &NodeName, status: v1::StatusUpdate, now: Instant) {
+    pub(crate) fn report(&self, node: &NodeName, status: &v1::StatusUpdate, now: Instant) {
         let Some(shared) = &self.shared else { return };
         let mut all = shared.lock();
         let Some(latest) = all.get_mut(node) else { return };
         latest.heard = now;
         latest.report = Some((status.clone(), now));
-        shared.tell(Message::Report(v1::RelayedReport { node: node.to_string(), status: Some(status), age: None }));
+        let report = v1::RelayedReport { node: node.to_string(), status: Some(status.clone()), age: None };
+        shared.tell(Message::Report(report));
     }
 
     /// It refused a plan.
@@ -125,7 +126,7 @@ impl Relay {
     }
 
     /// Everything that is known, and the changes after it; `None` for a single controller.
-    pub(super) fn subscribe(&self, now: Instant) -> Option<Subscription> {
+    pub(crate) fn subscribe(&self, now: Instant) -> Option<Subscription> {
         let shared = self.shared.as_ref()?;
         let all = shared.lock();
         let changes = shared.changes.subscribe();
@@ -148,7 +149,7 @@ impl Relay {
     }
 
     /// When each agent was last heard of.
-    pub(super) fn contacts(&self, now: Instant) -> v1::RelayedContacts {
+    pub(crate) fn contacts(&self, now: Instant) -> v1::RelayedContacts {
         let Some(shared) = &self.shared else { return v1::RelayedContacts::default() };
         let contact = |(node, latest): (&NodeName, &Latest)| v1::RelayedContact {
             node: node.to_string(),
@@ -180,9 +181,9 @@ impl Shared {
 }
 
 /// What a replica is told.
-pub(super) struct Subscription {
-    pub(super) known: Vec<Message>,
-    pub(super) changes: broadcast::Receiver<Arc<v1::RelayResponse>>,
+pub(crate) struct Subscription {
+    pub(crate) known: Vec<Message>,
+    pub(crate) changes: broadcast::Receiver<Arc<v1::RelayResponse>>,
 }
 
 #[cfg(test)]
@@ -197,10 +198,10 @@ mod tests {
     fn a_subscriber_has_the_state_and_then_every_change_once() {
         let relay = Relay::on();
         let (a, now) = ("a".parse::<NodeName>().unwrap(), Instant::now());
-        relay.report(&a, v1::StatusUpdate::default(), now);
+        relay.report(&a, &v1::StatusUpdate::default(), now);
         relay.session(&a, hello("a", "1"), now);
-        relay.report(&a, v1::StatusUpdate { settings_held: 1, ..Default::default() }, now);
-        relay.report(&a, v1::StatusUpdate { settings_held: 2, ..Default::default() }, now);
+        relay.report(&a, &v1::StatusUpdate { settings_held: 1, ..Default::default() }, now);
+        relay.report(&a, &v1::StatusUpdate { settings_held: 2, ..Default::default() }, now);
         let mut subscription = relay.subscribe(now).unwrap();
         assert_eq!(subscription.known.len(), 2, "the session and its latest report");
         let Message::Report(report) = &subscription.known[1] else { panic!("{:?}", subscription.known) };
@@ -221,8 +222,8 @@ mod tests {
         relay.session(&a, hello("a", "1"), now);
         relay.refusal(&a, v1::Condition::default());
         let fence = |revision| Some(v1::Fence { store_epoch: 1, revision, facts_generation: 1 });
-        relay.report(&a, v1::StatusUpdate { fence: fence(7), ..Default::default() }, now);
-        relay.report(&a, v1::StatusUpdate { fence: fence(8), ..Default::default() }, now);
+        relay.report(&a, &v1::StatusUpdate { fence: fence(7), ..Default::default() }, now);
+        relay.report(&a, &v1::StatusUpdate { fence: fence(8), ..Default::default() }, now);
         let mut subscription = relay.subscribe(now).unwrap();
         assert!(matches!(subscription.known.last(), Some(Message::Refusal(refusal)) if refusal.condition.is_some()));
         relay.accepted(&a);
