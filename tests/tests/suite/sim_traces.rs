@@ -167,12 +167,22 @@ async fn a_collector_that_is_dead_or_slow_slows_nothing() {
 
 #[test]
 fn what_cannot_be_exported_as_asked_is_refused_with_its_variable() {
-    for (variable, value) in [("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")] {
+    let asked = [
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("RUST_LOG", "weir_agent=loudly"),
+    ];
+    for (variable, value) in asked {
         let scratch = Scratch::new();
-        let mut command = traced("weir-controller", "http://127.0.0.1:1");
-        command.args(["--listen", "127.0.0.1:0", "--store"]).arg(scratch.path().join("s")).env(variable, value);
-        let out = command.output().unwrap();
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && said.contains(variable) && said.contains(value), "{said}");
+        let dir = scratch.path();
+        let mut controller = traced("weir-controller", "http://127.0.0.1:1");
+        controller.args(["--listen", "127.0.0.1:0", "--store"]).arg(dir.join("s"));
+        let mut agent = traced("weir-agent", "http://127.0.0.1:1");
+        agent.args(["--controller", "http://127.0.0.1:1", "--state-dir"]).arg(dir.join("state"));
+        for mut command in [controller, agent] {
+            let out = command.env(variable, value).output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(!out.status.success() && said.contains(variable) && said.contains(value), "{command:?}: {said}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -150,11 +151,15 @@ async fn an_earlier_plan_is_kept_without_a_controller() {
 async fn a_backup_of_an_earlier_version_can_be_restored() {
     for version in versions() {
         let scratch = Scratch::new();
-        let dir = scratch.path();
+        // Made by the restore, as it is by a start.
+        let dir = scratch.path().join("not-there-yet");
         let mut restore = Command::new(binary("weir-controller"));
         restore.arg("--store").arg(dir.join("store.redb")).args(["store", "restore"]);
         let out = restore.arg(version.join("backup.jsonl")).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        // Its file is the controller's alone.
+        let mode = std::fs::metadata(dir.join("store.redb")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         let (_controller, address) = fleet::controller(&dir, "127.0.0.1:0").unwrap();
         let clients = Clients::connect(&address).await.unwrap();
         // Revisions begin anew; what was asked for is the same.
