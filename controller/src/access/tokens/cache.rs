@@ -13,7 +13,7 @@ pub(super) const GOOD: Duration = Duration::from_secs(60);
 pub(super) const BAD: Duration = Duration::from_secs(10);
 /// A good verdict serves for so long where nobody can be asked.
 pub(super) const UNASKED: Duration = Duration::from_secs(600);
-/// Most verdicts; the oldest give way.
+/// Most verdicts; refusals give way before good ones, the oldest first.
 const MOST: usize = 10_000;
 
 /// SHA-256 of a token.
@@ -57,9 +57,11 @@ impl<T: Clone> Cache<T> {
         if self.0.len() >= MOST && !self.0.contains_key(&digest) {
             self.0.retain(|_, entry| entry.is_of(if entry.verdict.is_ok() { UNASKED } else { BAD }, now));
             if self.0.len() >= MOST
-                && let Some(oldest) = self.0.iter().min_by_key(|(_, entry)| entry.at).map(|(digest, _)| *digest)
+                // Refusals first: nobody can push good tokens out by showing bad ones.
+                && let Some(least) = self.0.iter().min_by_key(|(_, entry)| (entry.verdict.is_ok(), entry.at))
             {
-                self.0.remove(&oldest);
+                let least = *least.0;
+                self.0.remove(&least);
             }
         }
         self.0.insert(digest, Entry { verdict, at: now, expires });
@@ -134,6 +136,9 @@ mod tests {
         }
         assert_eq!(cache.0.len(), MOST);
         assert!(!cache.0.contains_key(&digest(4)) && cache.0.contains_key(&digest(5)));
+        cache.put(digest(0), Err("no".to_owned()), None, start + Duration::from_secs(60));
+        cache.put(digest(1), Err("no".to_owned()), None, start + Duration::from_secs(61));
+        assert!(!cache.0.contains_key(&digest(0)) && cache.0.contains_key(&digest(6)), "a refusal, though it is the newest");
     }
 
     #[test]
