@@ -138,7 +138,10 @@ mod tests {
         assert!(!cache.0.contains_key(&digest(4)) && cache.0.contains_key(&digest(5)));
         cache.put(digest(0), Err("no".to_owned()), None, start + Duration::from_secs(60));
         cache.put(digest(1), Err("no".to_owned()), None, start + Duration::from_secs(61));
-        assert!(!cache.0.contains_key(&digest(0)) && cache.0.contains_key(&digest(6)), "a refusal, though it is the newest");
+        assert!(
+            !cache.0.contains_key(&digest(0)) && cache.0.contains_key(&digest(6)),
+            "a refusal, though it is the newest"
+        );
     }
 
     #[test]
