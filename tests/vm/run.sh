@@ -22,11 +22,12 @@ echo \$? >$(printf '%q' "$out/exit-code")
 sync
 GUEST
 
-# shellcheck disable=SC2086
-timeout --kill-after=10 "${GUEST_TIMEOUT:-900}" "${VNG:-vng}" --run "$kernel" --disable-kvm --user root --cpus 2 --memory 2G \
+# vng looks for its own virtme-run in PATH.
+vng=$(command -v "${VNG:-vng}") || { echo "run.sh: no ${VNG:-vng}" >&2; exit 1; }
+PATH=$(dirname "$(realpath "$vng")"):$PATH timeout --kill-after=10 "${GUEST_TIMEOUT:-900}" "$vng" --run "$kernel" --disable-kvm --user root --cpus 2 --memory 2G \
     --quiet --rwdir="$out" \
     --qemu-opts="-drive file=$out/nvme0.img,if=none,id=nv,format=raw,cache=unsafe -device nvme,drive=nv,serial=weir0" \
     -- "bash $out/guest-main.sh" </dev/null >"$out/vng.log" 2>&1 || true
 
-[ -f "$out/exit-code" ] || { echo "run.sh: the guest did not finish; see $out/vng.log and $out/console.log" >&2; tail -n 20 "$out/vng.log" "$out/console.log" 2>/dev/null >&2; exit 1; }
+[ -f "$out/exit-code" ] || { echo "run.sh: the guest did not finish; see $out/vng.log and $out/console.log" >&2; tail -n 20 "$out/vng.log" "$out/console.log" >&2 2>/dev/null; exit 1; }
 exit "$(cat "$out/exit-code")"
