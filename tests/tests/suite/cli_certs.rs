@@ -67,7 +67,7 @@ fn what_it_makes_serves_and_identifies() {
     let (code, _, err) = weirctl(&["--server", &https, "nodes"]);
     assert!(code == 2 && err.contains("--tls-ca"), "{code} {err}");
     let (code, _, err) = weirctl(&["--server", &http, "nodes"]);
-    assert!(err.contains("say https://"), "{code} {err}");
+    assert!(code == 6 && err.contains("say https://"), "{code} {err}");
 
     // A second run keeps what is there and adds to it, under the same authority.
     let before = std::fs::read(certs.join("controller.crt")).unwrap();

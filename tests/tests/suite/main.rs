@@ -12,6 +12,7 @@ mod api_agent_tls;
 mod api_contract;
 mod api_tokens;
 mod cli_certs;
+mod cli_store;
 mod cli_weirctl;
 mod docs_conditions;
 mod docs_metrics;

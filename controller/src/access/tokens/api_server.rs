@@ -66,8 +66,9 @@ impl ApiServer {
                 ))
             })?,
         };
-        (config.connect_timeout, config.read_timeout, config.write_timeout) =
-            (Some(ANSWER), Some(ANSWER), Some(ANSWER));
+        // A connection that went silent is given up; later than the answer is, which says why.
+        let silent = Some(ANSWER * 2);
+        (config.connect_timeout, config.read_timeout, config.write_timeout) = (silent, silent, silent);
         Client::try_from(config).map(ApiServer).map_err(|cause| ApiServerError(format!("the API server: {cause}")))
     }
 }
