@@ -48,6 +48,14 @@ pub enum MaintainError {
         /// The file.
         path: PathBuf,
     },
+    /// The file is no whole backup.
+    #[error("{}: {source}", path.display())]
+    NoBackup {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: BackupError,
+    },
     /// No backup, or no restore.
     #[error(transparent)]
     Backup(#[from] BackupError),
@@ -76,7 +84,8 @@ pub fn prepare(command: StoreCommand) -> Result<Work, MaintainError> {
         StoreCommand::Backup { file } => Work::Backup(file),
         StoreCommand::Restore { file } => {
             let from = File::open(&file).map_err(|source| error(&file, source))?;
-            Work::Restore(backup::read(BufReader::new(from))?)
+            let read = backup::read(BufReader::new(from));
+            Work::Restore(read.map_err(|source| MaintainError::NoBackup { path: file, source })?)
         }
         StoreCommand::RaiseEpoch => Work::RaiseEpoch,
     })
