@@ -14,6 +14,7 @@ use tower::{Layer, Service};
 use tracing::Instrument as _;
 use weir_common::telemetry::rpc;
 
+use super::authorize::rule;
 use crate::ops::Counters;
 
 /// Services of which every call that does not stream is traced.
@@ -54,8 +55,10 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let method = request.uri().path().trim_start_matches('/');
-        if STREAMS.contains(&method) || !TRACED.iter().any(|service| method.starts_with(service)) {
+        let path = request.uri().path();
+        let method = path.trim_start_matches('/');
+        // A path that is no method of ours would become a series of its own, and anybody can make up many.
+        if rule(path).is_none() || STREAMS.contains(&method) || !TRACED.iter().any(|service| method.starts_with(service)) {
             return Box::pin(self.inner.call(request));
         }
         let (method, began, counters) = (method.to_owned(), Instant::now(), self.counters.clone());

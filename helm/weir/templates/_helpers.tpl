@@ -142,6 +142,12 @@ capabilities: { drop: [ALL] }
 serviceAccountName: {{ include "weir.fullname" $root }}-hooks
 automountServiceAccountToken: false
 restartPolicy: Never
+{{- with $root.Values.controller.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.controller.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
