@@ -58,7 +58,10 @@ where
         let path = request.uri().path();
         let method = path.trim_start_matches('/');
         // A path that is no method of ours would become a series of its own, and anybody can make up many.
-        if rule(path).is_none() || STREAMS.contains(&method) || !TRACED.iter().any(|service| method.starts_with(service)) {
+        if rule(path).is_none()
+            || STREAMS.contains(&method)
+            || !TRACED.iter().any(|service| method.starts_with(service))
+        {
             return Box::pin(self.inner.call(request));
         }
         let (method, began, counters) = (method.to_owned(), Instant::now(), self.counters.clone());
