@@ -148,7 +148,8 @@ pub struct CertsInit {
     /// Days until the certificates expire; the authority's own is good for ten years.
     #[arg(long, default_value_t = 365, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3650))]
     pub days: u32,
-    /// Replace certificates that are there; never the authority.
+    /// Replace certificates that are there: of the nodes and clients that are named, and the controller's where
+    /// --server-name or nobody is named. Never the authority.
     #[arg(long)]
     pub force: bool,
 }

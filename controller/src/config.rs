@@ -16,7 +16,7 @@ pub struct Config {
     #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
     /// The store: the path of a file, or etcd://HOST:PORT,HOST:PORT/PREFIX for one that several controllers share.
-    #[arg(long, default_value = "/var/lib/weir-controller/store.redb", value_name = "PATH")]
+    #[arg(long, global = true, default_value = "/var/lib/weir-controller/store.redb", value_name = "PATH")]
     pub store: StoreLocation,
     /// Permit an address that is not loopback, although no client is asked who it is: whoever reaches it can change limits.
     #[arg(long, conflicts_with_all = ["client_ca", "audience"])]

@@ -79,7 +79,12 @@ async fn run() -> anyhow::Result<()> {
             }
             #[cfg(feature = "etcd")]
             StoreLocation::Etcd(location) => {
-                let store = EtcdStore::connect(&location, &EtcdAccess::load(&etcd)?).await?;
+                let access = EtcdAccess::load(&etcd)?;
+                let store = if makes {
+                    EtcdStore::connect(&location, &access).await?
+                } else {
+                    EtcdStore::existing(&location, &access).await?
+                };
                 maintain::run(&store, work).await?
             }
         };

@@ -50,7 +50,7 @@ pub enum Refusal {
     /// It comes from another store than the plan held, and nobody said that this is the one to follow now.
     #[error(
         "it comes from store {offered}, this node follows store {held}: where the fleet is to follow the other store, give \
-         that a higher epoch (weir-controller store raise-epoch)"
+         that a higher epoch (weir-controller store raise-epoch --store STORE)"
     )]
     OtherStore {
         /// The store of the offered plan.

@@ -63,8 +63,10 @@ pub fn init(options: &CertsInit) -> Result<(), Failure> {
     let issuer = authority(directory, trust_domain)?;
     for Subject { file, names, usages } in subjects {
         let [certificate, key] = ["crt", "key"].map(|end| directory.join(format!("{file}.{end}")));
-        if !force && (certificate.exists() || key.exists()) {
-            print::line(&format!("kept {} (--force makes a new one)", certificate.display()))?;
+        // Whoever names somebody means those alone: a controller's new certificate without its names would turn all away.
+        let meant = file != CONTROLLER || !server_names.is_empty() || (nodes.is_empty() && clients.is_empty());
+        if !(*force && meant) && (certificate.exists() || key.exists()) {
+            print::line(&format!("kept {} ({})", certificate.display(), how_to_replace(&file)))?;
             continue;
         }
         let failed = |cause| CertsError::Make { name: file.clone(), cause };
@@ -77,6 +79,13 @@ pub fn init(options: &CertsInit) -> Result<(), Failure> {
     }
     access(directory, clients)?;
     usage(options)
+}
+
+/// File name of the controllers' certificate.
+const CONTROLLER: &str = "controller";
+
+fn how_to_replace(file: &str) -> &'static str {
+    if file == CONTROLLER { "--force with its --server-name makes a new one" } else { "--force makes a new one" }
 }
 
 struct Subject {
@@ -111,7 +120,7 @@ fn subjects(
     let itself = uri_of("controller", Identity::Controller("controller".to_owned()))?;
     let names: Vec<SanType> = names.into_iter().chain([itself]).collect();
     let usages = vec![Usage::ServerAuth, Usage::ClientAuth];
-    let mut all = vec![Subject { file: "controller".to_owned(), names, usages }];
+    let mut all = vec![Subject { file: CONTROLLER.to_owned(), names, usages }];
     let nodes = nodes.iter().map(|name| ("node", name, Identity::Node(name.clone())));
     let clients = clients.iter().map(|name| ("client", name, Identity::Client(name.clone())));
     for (kind, name, identity) in nodes.chain(clients) {

@@ -72,12 +72,14 @@ fn node_row(node: &v1::Node) -> Vec<String> {
         v1::CgroupVersion::V2 => "v2",
     };
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    // A controller that began anew knows nothing of a node before that is back: a zero would say that it holds nothing.
+    let known = |count: String| if node.agent_version.is_empty() { "-".to_owned() } else { count };
     vec![
         names::short(&node.name, "").to_owned(),
         text::word(node.phase().as_str_name(), "NODE_PHASE_"),
         text::word(node.directive().as_str_name(), "DIRECTIVE_"),
-        node.settings_held.to_string(),
-        facts.devices.len().to_string(),
+        known(node.settings_held.to_string()),
+        known(facts.devices.len().to_string()),
         cgroup.to_owned(),
         dash(&facts.kernel_release),
         dash(&node.agent_version),

@@ -91,7 +91,12 @@ pub async fn release(client: &mut Client, options: &Release, output: Output) -> 
                 .map(|node| {
                     let why = node.conditions.iter().find(|condition| condition.r#type == "PlanRefused");
                     let why = why.map(|why| format!(" ({})", why.message)).unwrap_or_default();
-                    format!("{} holds {}{why}", names::short(&node.name, ""), node.settings_held)
+                    let name = names::short(&node.name, "");
+                    if node.phase() == v1::NodePhase::Connected {
+                        format!("{name} holds {}{why}", node.settings_held)
+                    } else {
+                        format!("{name} is out of contact{why}")
+                    }
                 })
                 .collect();
             return Err(Failure::TimedOut(format!("not all is put back in time: {}", told.join(", "))));

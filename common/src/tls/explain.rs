@@ -56,7 +56,8 @@ fn for_client(error: &Tls) -> String {
                 "the controller's certificate is not valid yet: set this machine's clock, or the one where it was made"
             }
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "the controller's certificate is of another authority than --tls-ca names: give the one that signed it"
+                "the controller's certificate is of another authority than --tls-ca names (between controllers: --peer-ca, else \
+                 --tls-client-ca): give the one that signed it"
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 return format!(

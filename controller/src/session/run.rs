@@ -400,7 +400,7 @@ impl<S: Store> Running<'_, S> {
         let mut text = format!("the agent refused the plan {fence}, it holds {held}: {message}");
         if reason == "LowerFence" {
             text += "; an older state of the store was brought back: where the fleet is to follow it, raise its epoch \
-                     (weir-controller store raise-epoch)";
+                     (weir-controller store raise-epoch --store STORE)";
         }
         let condition = Condition::holds("PlanRefused", if reason.is_empty() { "Unknown" } else { &reason }, text);
         let told = condition_to_wire(&condition);
@@ -421,7 +421,7 @@ impl<S: Store> Running<'_, S> {
         let text = format!(
             "the agent follows {ahead}, which this store has not reached ({present}) or had lost: an older state of it was \
              brought back, so no plan is sent and the node keeps what it has; where the fleet is to follow this state, \
-             raise its epoch (weir-controller store raise-epoch)"
+             raise its epoch (weir-controller store raise-epoch --store STORE)"
         );
         let condition = Condition::holds("PlanRefused", "LowerFence", text);
         self.shared.relay.refusal(&self.node, condition_to_wire(&condition));

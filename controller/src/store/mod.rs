@@ -175,6 +175,9 @@ pub enum StoreError {
     /// It is not the store that was opened: another took its place, or its epoch was raised. Opening it again helps.
     #[error("the store is no longer the one that this process opened: {0}")]
     Replaced(String),
+    /// There is none at this place, and none is to be made.
+    #[error("there is no store of Weir under {0}")]
+    Absent(String),
     /// The store is shut down, or its writer died of this.
     #[error("the store is closed: {0}")]
     Closed(String),
@@ -185,7 +188,7 @@ impl StoreError {
     pub fn is_retryable(&self) -> bool {
         match self {
             StoreError::Backend(_) | StoreError::Closed(_) => true,
-            StoreError::Damaged(_) | StoreError::Replaced(_) => false,
+            StoreError::Damaged(_) | StoreError::Replaced(_) | StoreError::Absent(_) => false,
         }
     }
 }

@@ -76,6 +76,10 @@ fn what_it_makes_serves_and_identifies() {
     assert_eq!(std::fs::read(certs.join("controller.crt")).unwrap(), before);
     let (code, _, err) = of("client-bob", &https, &["nodes"]);
     assert!(code == 1 && err.contains("client bob may not call"), "{code} {err}");
+    let bob = std::fs::read(certs.join("client-bob.crt")).unwrap();
+    init(&certs, &["--force", "--client", "bob"]);
+    assert_ne!(std::fs::read(certs.join("client-bob.crt")).unwrap(), bob);
+    assert_eq!(std::fs::read(certs.join("controller.crt")).unwrap(), before, "its names were not given again");
     init(&certs, &["--force"]);
     assert_ne!(std::fs::read(certs.join("controller.crt")).unwrap(), before);
 

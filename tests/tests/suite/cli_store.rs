@@ -6,7 +6,12 @@ use std::{
     process::{Command, Output},
 };
 
-use weir_tests::{fleet::Scratch, process::binary};
+use weir_tests::{
+    etcd::{self, Etcd},
+    fleet::Scratch,
+    process::binary,
+    require,
+};
 
 fn store(path: &Path, args: &[&str]) -> Output {
     Command::new(binary("weir-controller")).arg("--store").arg(path).arg("store").args(args).output().unwrap()
@@ -67,4 +72,35 @@ fn only_a_whole_backup_is_restored_and_no_failure_leaves_a_file() {
         assert_eq!(names(&scratch.path()), ["backup", "store.redb"], "case {case}");
     }
     assert!(store(&copy, &["restore", &to]).status.success(), "it was whole all the while");
+}
+
+#[test]
+fn under_a_mistyped_prefix_of_etcd_there_is_nothing_to_copy_and_nothing_is_made() {
+    let mut missing = etcd::missing();
+    let help = Command::new(binary("weir-controller")).arg("--help").output().unwrap();
+    if !String::from_utf8_lossy(&help.stdout).contains("--etcd-user") {
+        missing.push("weir-controller built with `--features weir-controller/etcd`".to_owned());
+    }
+    if !require::met("under_a_mistyped_prefix_of_etcd_there_is_nothing_to_copy_and_nothing_is_made", &missing) {
+        return;
+    }
+    let (scratch, etcd) = (Scratch::new(), Etcd::start());
+    let place = etcd.location("/weirr/");
+    let backup = scratch.path().join("backup").display().to_string();
+    for work in [&["backup", &backup][..], &["raise-epoch"]] {
+        // Twice: the first attempt made nothing that the second would find. The flag may come last, as messages name it.
+        for _ in 0..2 {
+            let out =
+                Command::new(binary("weir-controller")).arg("store").args(work).args(["--store", &place]).output();
+            let out = out.unwrap();
+            assert_eq!(out.status.code(), Some(1), "{}", said(&out));
+            assert!(said(&out).contains("no store of Weir under /weirr"), "{}", said(&out));
+        }
+    }
+    assert_eq!(names(&scratch.path()), Vec::<String>::new());
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/v0.1/backup.jsonl");
+    let restored = store(Path::new(&place), &["restore", fixture]);
+    assert!(restored.status.success(), "{}", said(&restored));
+    let copied = store(Path::new(&place), &["backup", &backup]);
+    assert!(copied.status.success() && !said(&copied).starts_with("0 items"), "{}", said(&copied));
 }

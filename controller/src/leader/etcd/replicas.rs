@@ -56,10 +56,10 @@ async fn follow_once(inner: &Inner) -> Result<(), Failure> {
     while response.compact_revision() == 0 {
         for event in response.events() {
             let Some(kv) = event.kv() else { continue };
-            match (event.event_type(), entry(&prefix, kv)) {
-                (EventType::Put, Some((id, replica))) => drop(replicas.insert(id, replica)),
-                (EventType::Put, None) => {}
-                (EventType::Delete, _) => drop(id(&prefix, kv).and_then(|id| replicas.remove(&id))),
+            match event.event_type() {
+                EventType::Put => replicas.extend(entry(&prefix, kv)),
+                // It carries the key alone.
+                EventType::Delete => drop(id(&prefix, kv).and_then(|id| replicas.remove(&id))),
             }
         }
         publish(inner, &replicas);

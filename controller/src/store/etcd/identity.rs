@@ -28,6 +28,17 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// Whether there is a store under these keys.
+    pub(super) async fn exists(cluster: &Cluster, keys: &Keys) -> Result<bool, StoreError> {
+        let uid = keys.meta(UID);
+        let read = |client: etcd_client::Client| {
+            let uid = uid.clone();
+            async move { client.kv_client().get(uid, None).await }
+        };
+        let found = cluster.call("looking for the store", Repeat::Harmless, read).await?.answer;
+        Ok(!found.kvs().is_empty())
+    }
+
     /// Reads it; makes it where there is none.
     pub(super) async fn of(cluster: &Cluster, keys: &Keys) -> Result<Self, StoreError> {
         let epoch = first(cluster, &keys.meta(EPOCH), "1".to_owned()).await?;

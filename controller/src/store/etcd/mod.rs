@@ -109,7 +109,23 @@ impl EtcdStore {
     /// No member can be reached, or etcd refuses; the message says what to do.
     pub async fn connect(location: &EtcdLocation, access: &EtcdAccess) -> Result<Self, StoreError> {
         let cluster = Arc::new(Cluster::new(location, access, CALL));
+        Self::open(cluster, Keys::new(&location.prefix)).await
+    }
+
+    /// As [`EtcdStore::connect`], for a store that must be there already: under a mistyped prefix there is none.
+    ///
+    /// # Errors
+    /// As there; [`StoreError::Absent`] where there is no store.
+    pub async fn existing(location: &EtcdLocation, access: &EtcdAccess) -> Result<Self, StoreError> {
+        let cluster = Arc::new(Cluster::new(location, access, CALL));
         let keys = Keys::new(&location.prefix);
+        if !Identity::exists(&cluster, &keys).await? {
+            return Err(StoreError::Absent(location.prefix.clone()));
+        }
+        Self::open(cluster, keys).await
+    }
+
+    async fn open(cluster: Arc<Cluster>, keys: Keys) -> Result<Self, StoreError> {
         let identity = Arc::new(Identity::of(&cluster, &keys).await?);
         cluster.look_around().await?;
         Ok(EtcdStore { cluster, keys: Arc::new(keys), identity })
