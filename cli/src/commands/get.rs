@@ -73,7 +73,8 @@ fn node_row(node: &v1::Node) -> Vec<String> {
     };
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     // A controller that began anew knows nothing of a node before that is back: a zero would say that it holds nothing.
-    let known = |count: String| if node.agent_version.is_empty() { "-".to_owned() } else { count };
+    let unknown = node.phase() != v1::NodePhase::Connected && facts == v1::NodeFacts::default();
+    let known = |count: String| if unknown { "-".to_owned() } else { count };
     vec![
         names::short(&node.name, "").to_owned(),
         text::word(node.phase().as_str_name(), "NODE_PHASE_"),
