@@ -95,7 +95,7 @@ pub async fn release(client: &mut Client, options: &Release, output: Output) -> 
                     if node.phase() == v1::NodePhase::Connected {
                         format!("{name} holds {}{why}", node.settings_held)
                     } else {
-                        format!("{name} is out of contact{why}")
+                        format!("{name} is out of contact{why}, what it holds is not known for sure")
                     }
                 })
                 .collect();
