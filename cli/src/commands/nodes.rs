@@ -94,8 +94,10 @@ pub async fn release(client: &mut Client, options: &Release, output: Output) -> 
                     let name = names::short(&node.name, "");
                     if node.phase() == v1::NodePhase::Connected {
                         format!("{name} holds {}{why}", node.settings_held)
+                    } else if node.settings_held == 0 {
+                        format!("{name} is out of contact, and what it holds is not known{why}")
                     } else {
-                        format!("{name} is out of contact{why}, what it holds is not known for sure")
+                        format!("{name} is out of contact, and held {} at its last report{why}", node.settings_held)
                     }
                 })
                 .collect();

@@ -137,7 +137,7 @@ fn the_brake() {
     assert_eq!(row(&server.run(&["nodes"]).good(), "n1")[2..4], ["released", "0"]);
     // n2 is out of contact and still holds what it held.
     let error = server.run(&["release", "--all", "--wait", "--timeout", "300ms"]).failed(8);
-    assert!(error.contains("n2 holds 4") && !error.contains("n1"), "{error}");
+    assert!(error.contains("n2 is out of contact, and held 4") && !error.contains("n1"), "{error}");
     assert!(server.run(&["nodes"]).good().starts_with("the whole fleet is released"));
     // What the fleet is told holds for a node that is resumed by itself.
     let resumed = server.run(&["resume", "n1"]);
