@@ -35,7 +35,8 @@ pub struct Counters {
 
 #[derive(Debug, Default)]
 struct Inner {
-    calls: Mutex<BTreeMap<(String, &'static str), u64>>,
+    /// By names that are ours, so that no caller can make up another.
+    calls: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
     call_time: Histogram,
     push_time: Histogram,
     refused: Mutex<BTreeMap<String, u64>>,
@@ -45,9 +46,9 @@ struct Inner {
 
 impl Counters {
     /// A call of a method ended.
-    pub fn call(&self, method: &str, code: Code, took: Duration) {
+    pub fn call(&self, method: &'static str, code: Code, took: Duration) {
         let mut calls = self.inner.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        *calls.entry((method.to_owned(), code_name(code))).or_default() += 1;
+        *calls.entry((method, code_name(code))).or_default() += 1;
         drop(calls);
         self.inner.call_time.observe(took);
     }
@@ -166,7 +167,8 @@ impl ControllerOps {
         let mut calls =
             Family::new("weir_controller_calls", "Calls that do not stream, by method and code", Kind::Counter);
         for ((method, code), times) in &*inner.calls.lock().unwrap_or_else(PoisonError::into_inner) {
-            calls = calls.with(vec![("method", method.clone()), ("code", (*code).to_owned())], Value::Count(*times));
+            calls =
+                calls.with(vec![("method", (*method).to_owned()), ("code", (*code).to_owned())], Value::Count(*times));
         }
         let mut refused =
             Family::new("weir_controller_plans_refused", "Plans that agents refused, by reason", Kind::Counter);

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::require;
+use crate::{process::binary, require};
 
 /// The server's program.
 const PROGRAM: &str = "etcd";
@@ -22,6 +22,16 @@ const READY: Duration = Duration::from_secs(30);
 pub fn missing() -> Vec<String> {
     let missing = !require::on_path(PROGRAM);
     missing.then(|| "the program `etcd` (Debian: etcd-server)".to_owned()).into_iter().collect()
+}
+
+/// Whether controllers on a real etcd can run: etcd, and a controller that was built with it. See [`require::met`].
+pub fn controllers_can(test: &str) -> bool {
+    let mut missing = missing();
+    let help = Command::new(binary("weir-controller")).arg("--help").output();
+    if !help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--etcd-user")) {
+        missing.push("weir-controller built with `--features weir-controller/etcd`".to_owned());
+    }
+    require::met(test, &missing)
 }
 
 /// Certificate and key by which a server speaks TLS.

@@ -24,6 +24,8 @@ const AUTHORITY_DAYS: u32 = 3650;
 const EARLIER: Duration = Duration::from_secs(3600);
 /// Names of a controller that nobody named: on this machine alone.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+/// File name of the controllers' certificate.
+const CONTROLLER: &str = "controller";
 
 /// A certificate was not made.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +68,8 @@ pub fn init(options: &CertsInit) -> Result<(), Failure> {
         // Whoever names somebody means those alone: a controller's new certificate without its names would turn all away.
         let meant = file != CONTROLLER || !server_names.is_empty() || (nodes.is_empty() && clients.is_empty());
         if !(*force && meant) && (certificate.exists() || key.exists()) {
-            print::line(&format!("kept {} ({})", certificate.display(), how_to_replace(&file)))?;
+            let how = if file == CONTROLLER { "--force with its --server-name" } else { "--force" };
+            print::line(&format!("kept {} ({how} makes a new one)", certificate.display()))?;
             continue;
         }
         let failed = |cause| CertsError::Make { name: file.clone(), cause };
@@ -79,13 +82,6 @@ pub fn init(options: &CertsInit) -> Result<(), Failure> {
     }
     access(directory, clients)?;
     usage(options)
-}
-
-/// File name of the controllers' certificate.
-const CONTROLLER: &str = "controller";
-
-fn how_to_replace(file: &str) -> &'static str {
-    if file == CONTROLLER { "--force with its --server-name makes a new one" } else { "--force makes a new one" }
 }
 
 struct Subject {

@@ -72,9 +72,7 @@ fn node_row(node: &v1::Node) -> Vec<String> {
         v1::CgroupVersion::V2 => "v2",
     };
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-    // A controller that began anew knows nothing of a node before that is back: a zero would say that it holds nothing.
-    let unknown = node.phase() != v1::NodePhase::Connected && facts == v1::NodeFacts::default();
-    let known = |count: String| if unknown { "-".to_owned() } else { count };
+    let known = |count: String| if super::nodes::is_unheard(node) { "-".to_owned() } else { count };
     vec![
         names::short(&node.name, "").to_owned(),
         text::word(node.phase().as_str_name(), "NODE_PHASE_"),

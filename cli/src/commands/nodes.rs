@@ -94,7 +94,7 @@ pub async fn release(client: &mut Client, options: &Release, output: Output) -> 
                     let name = names::short(&node.name, "");
                     if node.phase() == v1::NodePhase::Connected {
                         format!("{name} holds {}{why}", node.settings_held)
-                    } else if node.settings_held == 0 {
+                    } else if is_unheard(node) {
                         format!("{name} is out of contact, and what it holds is not known{why}")
                     } else {
                         format!("{name} is out of contact, and held {} at its last report{why}", node.settings_held)
@@ -105,6 +105,13 @@ pub async fn release(client: &mut Client, options: &Release, output: Output) -> 
         }
         tokio::time::sleep(super::wait::INTERVAL).await;
     }
+}
+
+/// The controller began anew and the node is not back yet: its zeros do not say that it holds nothing.
+pub(super) fn is_unheard(node: &v1::Node) -> bool {
+    node.phase() != v1::NodePhase::Connected
+        && node.settings_held == 0
+        && node.facts.clone().unwrap_or_default() == v1::NodeFacts::default()
 }
 
 /// The agent itself said so: nothing held, under the directive.

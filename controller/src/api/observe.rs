@@ -14,7 +14,7 @@ use tower::{Layer, Service};
 use tracing::Instrument as _;
 use weir_common::telemetry::rpc;
 
-use super::authorize::rule;
+use super::authorize::RULES;
 use crate::ops::Counters;
 
 /// Services of which every call that does not stream is traced.
@@ -55,25 +55,46 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let path = request.uri().path();
-        let method = path.trim_start_matches('/');
-        // A path that is no method of ours would become a series of its own, and anybody can make up many.
-        if rule(path).is_none()
-            || STREAMS.contains(&method)
-            || !TRACED.iter().any(|service| method.starts_with(service))
-        {
-            return Box::pin(self.inner.call(request));
-        }
-        let (method, began, counters) = (method.to_owned(), Instant::now(), self.counters.clone());
-        let span = rpc::server_span(&method, request.headers());
+        let Some(method) = observed(request.uri().path()) else { return Box::pin(self.inner.call(request)) };
+        let (began, counters) = (Instant::now(), self.counters.clone());
+        let span = rpc::server_span(method, request.headers());
         let call = self.inner.call(request).instrument(span.clone());
         Box::pin(async move {
             let response = call.await?;
             // An error without a message is in the headers; a success is in the trailers.
             let code = response.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
             rpc::ended(&span, code);
-            counters.call(&method, code, began.elapsed());
+            counters.call(method, code, began.elapsed());
             Ok(response)
         })
+    }
+}
+
+/// The method of a path, where it is one of ours that is counted and traced.
+fn observed(path: &str) -> Option<&'static str> {
+    let (name, _) = RULES.iter().find(|(name, _)| *name == path)?;
+    let method = name.trim_start_matches('/');
+    let traced = TRACED.iter().any(|service| method.starts_with(service)) && !STREAMS.contains(&method);
+    traced.then_some(method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_anybody_can_make_up_is_not_counted() {
+        assert_eq!(observed("/weir.v1.IntentService/GetIntent"), Some("weir.v1.IntentService/GetIntent"));
+        for path in [
+            "/weir.v1.IntentService/WatchIntents",
+            "/weir.v1.AgentService/Session",
+            "/weir.v1.IntentService/MadeUp",
+            "/weir.v1.IntentService/GetIntent/",
+            "//weir.v1.IntentService/GetIntent",
+            "weir.v1.IntentService/GetIntent",
+            "",
+        ] {
+            assert_eq!(observed(path), None, "{path}");
+        }
     }
 }

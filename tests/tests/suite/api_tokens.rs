@@ -11,7 +11,6 @@ use weir_tests::{
     fleet::{Scratch, eventually},
     kube_api::{KubeApi, Mood},
     process::{Daemon, binary},
-    require,
 };
 
 const SOON: Duration = Duration::from_secs(40);
@@ -234,12 +233,7 @@ async fn a_token_that_was_replaced_is_the_one_that_is_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn controllers_know_each_other_by_tokens() {
-    let mut missing = etcd::missing();
-    let help = Command::new(binary("weir-controller")).arg("--help").output().unwrap();
-    if !String::from_utf8_lossy(&help.stdout).contains("--etcd-user") {
-        missing.push("weir-controller built with `--features weir-controller/etcd`".to_owned());
-    }
-    if !require::met("controllers_know_each_other_by_tokens", &missing) {
+    if !etcd::controllers_can("controllers_know_each_other_by_tokens") {
         return;
     }
     let world = World::new().await;

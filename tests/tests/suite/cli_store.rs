@@ -10,7 +10,6 @@ use weir_tests::{
     etcd::{self, Etcd},
     fleet::Scratch,
     process::binary,
-    require,
 };
 
 fn store(path: &Path, args: &[&str]) -> Output {
@@ -76,12 +75,7 @@ fn only_a_whole_backup_is_restored_and_no_failure_leaves_a_file() {
 
 #[test]
 fn under_a_mistyped_prefix_of_etcd_there_is_nothing_to_copy_and_nothing_is_made() {
-    let mut missing = etcd::missing();
-    let help = Command::new(binary("weir-controller")).arg("--help").output().unwrap();
-    if !String::from_utf8_lossy(&help.stdout).contains("--etcd-user") {
-        missing.push("weir-controller built with `--features weir-controller/etcd`".to_owned());
-    }
-    if !require::met("under_a_mistyped_prefix_of_etcd_there_is_nothing_to_copy_and_nothing_is_made", &missing) {
+    if !etcd::controllers_can("under_a_mistyped_prefix_of_etcd_there_is_nothing_to_copy_and_nothing_is_made") {
         return;
     }
     let (scratch, etcd) = (Scratch::new(), Etcd::start());

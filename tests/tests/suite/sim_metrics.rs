@@ -153,7 +153,7 @@ async fn promtool_finds_nothing_to_say_about_the_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_whose_store_is_away_is_alive_and_not_ready() {
-    if !require::met("a_controller_whose_store_is_away_is_alive_and_not_ready", &etcd::missing()) {
+    if !etcd::controllers_can("a_controller_whose_store_is_away_is_alive_and_not_ready") {
         return;
     }
     let etcd = Etcd::start();

@@ -11,21 +11,10 @@ use weir_tests::{
     etcd::{self, Etcd},
     fleet::{self, Clients, Scratch, eventually},
     process::{Daemon, binary},
-    require,
     sim::Simulation,
 };
 
 const SOON: Duration = Duration::from_secs(30);
-
-/// Whether this can run: etcd, and a controller that was built with it.
-fn can(test: &str) -> bool {
-    let mut missing = etcd::missing();
-    let help = Command::new(binary("weir-controller")).arg("--help").output().unwrap();
-    if !String::from_utf8_lossy(&help.stdout).contains("--etcd-user") {
-        missing.push("weir-controller built with `--features weir-controller/etcd`".to_owned());
-    }
-    require::met(test, &missing)
-}
 
 struct Replica {
     daemon: Daemon,
@@ -67,7 +56,7 @@ impl Replica {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_replica_answers_for_the_whole_fleet() {
-    if !can("any_replica_answers_for_the_whole_fleet") {
+    if !etcd::controllers_can("any_replica_answers_for_the_whole_fleet") {
         return;
     }
     let scratch = Scratch::new();
@@ -140,7 +129,7 @@ async fn any_replica_answers_for_the_whole_fleet() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_know_each_other_by_their_certificates() {
-    if !can("replicas_know_each_other_by_their_certificates") {
+    if !etcd::controllers_can("replicas_know_each_other_by_their_certificates") {
         return;
     }
     let scratch = Scratch::new();

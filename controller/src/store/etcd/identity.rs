@@ -30,13 +30,7 @@ pub(super) struct Identity {
 impl Identity {
     /// Whether there is a store under these keys.
     pub(super) async fn exists(cluster: &Cluster, keys: &Keys) -> Result<bool, StoreError> {
-        let uid = keys.meta(UID);
-        let read = |client: etcd_client::Client| {
-            let uid = uid.clone();
-            async move { client.kv_client().get(uid, None).await }
-        };
-        let found = cluster.call("looking for the store", Repeat::Harmless, read).await?.answer;
-        Ok(!found.kvs().is_empty())
+        Ok(find(cluster, &keys.meta(UID)).await?.is_some())
     }
 
     /// Reads it; makes it where there is none.
@@ -105,13 +99,18 @@ impl Identity {
     }
 }
 
+/// The value of a key.
+async fn find(cluster: &Cluster, key: &str) -> Result<Option<String>, StoreError> {
+    let read = |client: etcd_client::Client| async move { client.kv_client().get(key, None).await };
+    let found = cluster.call("reading the epoch and the identity", Repeat::Harmless, read).await?.answer;
+    Ok(found.kvs().first().map(|kv| String::from_utf8_lossy(kv.value()).into_owned()))
+}
+
 /// The value of a key, which gets `default` where it has none: of several controllers at once, one decides.
 async fn first(cluster: &Cluster, key: &str, default: String) -> Result<String, StoreError> {
     // Read first: an etcd that takes no writes at present still tells.
-    let read = |client: etcd_client::Client| async move { client.kv_client().get(key, None).await };
-    let found = cluster.call("reading the epoch and the identity", Repeat::Harmless, read).await?.answer;
-    if let Some(kv) = found.kvs().first() {
-        return Ok(String::from_utf8_lossy(kv.value()).into_owned());
+    if let Some(found) = find(cluster, key).await? {
+        return Ok(found);
     }
     let make = |client: etcd_client::Client| {
         let absent = Compare::create_revision(key, CompareOp::Equal, 0);
