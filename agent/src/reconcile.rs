@@ -114,7 +114,8 @@ impl Reconciler {
         let held = self.enforcer.ledger().plan();
         let fence = held.map(|plan| plan.fence);
         let storing = traces.step("plan.store");
-        let stored = accept(held, offer).and_then(|plan| {
+        let settings_held = self.enforcer.ledger().owned().len();
+        let stored = accept(held, settings_held, offer).and_then(|plan| {
             if self.enforcer.ledger().plan() == Some(&plan) {
                 return Ok(());
             }

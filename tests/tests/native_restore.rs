@@ -92,6 +92,35 @@ async fn a_lost_store_releases_nothing_and_a_restored_one_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_was_released_follows_the_next_installation() {
+    if !require::met("a_fleet_that_was_released_follows_the_next_installation", &require::throttle()) {
+        return;
+    }
+    let mut rig = Rig::new("reinstall").await;
+    for child in ["a", "b"] {
+        rig.tree.child(child).unwrap();
+    }
+    let intent = rig.read_limit("first", "a", Some(LIMIT.try_into().unwrap()));
+    rig.create(intent).await;
+    rig.kernel_holds("a", Some(LIMIT)).await;
+    rig.clients.fleet.release_node(v1::ReleaseNodeRequest { name: "nodes/-".into() }).await.unwrap();
+    rig.kernel_holds("a", None).await;
+
+    // Its store goes, and the next one is empty; the agent's state stays on the node.
+    assert!(rig.controller.take().unwrap().stop());
+    assert!(rig.agent.take().unwrap().stop());
+    start_with(&mut rig, None).await;
+    rig.start_agent();
+    let intent = rig.read_limit("second", "b", Some(LIMIT.try_into().unwrap()));
+    rig.create(intent).await;
+    rig.kernel_holds("b", Some(LIMIT)).await;
+    assert_eq!(rig.kernel_rbps("a"), None);
+    assert!(node_condition(&rig, "PlanRefused").await.is_none());
+    rig.delete("second").await;
+    assert_eq!(rig.kernel_rbps("b"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_older_copy_of_the_store_is_followed_once_its_epoch_is_raised() {
     if !require::met("an_older_copy_of_the_store_is_followed_once_its_epoch_is_raised", &require::throttle()) {
         return;

@@ -92,7 +92,6 @@ impl SessionError {
     }
 }
 
-/// Aborts its task when the session ends.
 /// A whole plan while it comes in.
 struct Incoming {
     store_uid: String,

@@ -87,19 +87,24 @@ impl Refusal {
     }
 }
 
-/// The plan after `offer`, with rules in the order of their uids.
+/// The plan after `offer`, with rules in the order of their uids. `settings_held` is how many settings the node owns.
 ///
 /// # Errors
 /// Why it is not taken; the plan held stays as it is.
-pub fn accept(held: Option<&Plan>, offer: Offer) -> Result<Plan, Refusal> {
-    let held_fence = held.map(|plan| plan.fence);
+pub fn accept(held: Option<&Plan>, settings_held: usize, offer: Offer) -> Result<Plan, Refusal> {
+    let mut held = held;
     let offered = offer.fence();
-    if let (Some(held), Offer::Whole(Plan { store_uid, .. })) = (held, &offer)
-        && !(held.store_uid.is_empty() || store_uid.is_empty() || held.store_uid == *store_uid)
-        && offered.store_epoch <= held.fence.store_epoch
+    if let (Some(plan), Offer::Whole(Plan { store_uid, .. })) = (held, &offer)
+        && !(plan.store_uid.is_empty() || store_uid.is_empty() || plan.store_uid == *store_uid)
+        && offered.store_epoch <= plan.fence.store_epoch
     {
-        return Err(Refusal::OtherStore { offered: store_uid.clone(), held: held.store_uid.clone() });
+        if settings_held > 0 || wants_anything(plan) {
+            return Err(Refusal::OtherStore { offered: store_uid.clone(), held: plan.store_uid.clone() });
+        }
+        // Nothing is lost by following another store, whose fences count anew.
+        held = None;
     }
+    let held_fence = held.map(|plan| plan.fence);
     if let Some(held) = held_fence
         && offered < held
     {
@@ -121,6 +126,11 @@ pub fn accept(held: Option<&Plan>, offer: Offer) -> Result<Plan, Refusal> {
     };
     rules.extend(changes.into_iter().map(|rule| (rule.uid.clone(), rule)));
     Ok(Plan { store_uid, fence: offered, directive, rules: rules.into_values().collect() })
+}
+
+/// Whether a plan has the node keep, or go on keeping, any setting.
+fn wants_anything(plan: &Plan) -> bool {
+    plan.directive != Directive::Released && !plan.rules.is_empty()
 }
 
 #[cfg(test)]
@@ -150,23 +160,23 @@ mod tests {
     #[test]
     fn a_change_builds_on_what_is_held_or_is_refused_whole() {
         let held = whole(5, &["a", "b"]);
-        let plan = accept(Some(&held), delta(5, 7, &["c"], &["a"])).unwrap();
+        let plan = accept(Some(&held), 0, delta(5, 7, &["c"], &["a"])).unwrap();
         assert_eq!(plan.rules.iter().map(|r| r.uid.as_str()).collect::<Vec<_>>(), ["b", "c"]);
         assert_eq!((plan.fence, plan.directive), (fence(7), Directive::Paused));
         assert_eq!(
-            accept(Some(&held), delta(4, 7, &["c"], &[])),
+            accept(Some(&held), 0, delta(4, 7, &["c"], &[])),
             Err(Refusal::UnexpectedBase { from: fence(4), held: Some(fence(5)) })
         );
-        assert_eq!(accept(None, delta(4, 7, &[], &[])).unwrap_err().reason(), "UnexpectedBase");
+        assert_eq!(accept(None, 0, delta(4, 7, &[], &[])).unwrap_err().reason(), "UnexpectedBase");
     }
 
     #[test]
     fn a_lower_fence_is_refused_and_an_equal_one_is_not() {
         let held = whole(5, &["a"]);
-        assert_eq!(accept(Some(&held), Offer::Whole(whole(4, &[]))).unwrap_err().reason(), "LowerFence");
-        assert_eq!(accept(Some(&held), Offer::Whole(whole(5, &[]))).unwrap().rules, []);
+        assert_eq!(accept(Some(&held), 0, Offer::Whole(whole(4, &[]))).unwrap_err().reason(), "LowerFence");
+        assert_eq!(accept(Some(&held), 0, Offer::Whole(whole(5, &[]))).unwrap().rules, []);
         let restored = Plan { fence: Fence { store_epoch: 2, revision: 1, facts_generation: 1 }, ..whole(1, &["z"]) };
-        assert_eq!(accept(Some(&held), Offer::Whole(restored.clone())), Ok(restored));
+        assert_eq!(accept(Some(&held), 0, Offer::Whole(restored.clone())), Ok(restored));
     }
 
     #[test]
@@ -177,16 +187,44 @@ mod tests {
             ..whole(1, uids)
         };
         let held = of("a", 1, 5, &["r"]);
-        let refused = accept(Some(&held), Offer::Whole(of("b", 1, 900, &[]))).unwrap_err();
+        let refused = accept(Some(&held), 0, Offer::Whole(of("b", 1, 900, &[]))).unwrap_err();
         assert_eq!(
             refused.reason(),
             "OtherStore",
             "a store that was made anew releases nothing, whatever its revision"
         );
-        assert_eq!(accept(Some(&held), Offer::Whole(of("b", 2, 1, &[]))).unwrap(), of("b", 2, 1, &[]));
+        assert_eq!(accept(Some(&held), 0, Offer::Whole(of("b", 2, 1, &[]))).unwrap(), of("b", 2, 1, &[]));
         // A ledger, or a controller, of a version that did not say.
-        assert!(accept(Some(&of("", 1, 5, &["r"])), Offer::Whole(of("b", 1, 6, &[]))).is_ok());
-        let next = accept(Some(&held), delta(5, 7, &["c"], &[])).unwrap();
+        assert!(accept(Some(&of("", 1, 5, &["r"])), 0, Offer::Whole(of("b", 1, 6, &[]))).is_ok());
+        let next = accept(Some(&held), 0, delta(5, 7, &["c"], &[])).unwrap();
         assert_eq!(next.store_uid, "a", "a change is of the store that it builds on");
+    }
+    #[test]
+    fn a_node_with_nothing_to_lose_follows_a_store_that_was_made_anew() {
+        let of = |store: &str, revision, directive, uids: &[&str]| Plan {
+            store_uid: store.to_owned(),
+            directive,
+            ..whole(revision, uids)
+        };
+        let anew = of("b", 1, Directive::Active, &["z"]);
+        let take = |held: &Plan, settings| accept(Some(held), settings, Offer::Whole(anew.clone()));
+        let other = |taken: Result<Plan, Refusal>| taken.unwrap_err().reason();
+
+        let released = of("a", 9, Directive::Released, &["r"]);
+        assert_eq!(take(&released, 0), Ok(anew.clone()));
+        assert_eq!(other(take(&released, 1)), "OtherStore", "its release has not ended");
+        assert_eq!(take(&of("a", 9, Directive::Active, &[]), 0), Ok(anew.clone()), "it never had a rule");
+        assert_eq!(other(take(&of("a", 9, Directive::Active, &[]), 1)), "OtherStore");
+        assert_eq!(other(take(&of("a", 9, Directive::Active, &["r"]), 0)), "OtherStore", "a pod may yet come");
+        assert_eq!(other(take(&of("a", 9, Directive::Paused, &["r"]), 0)), "OtherStore");
+        // Within one store a release changes nothing about the order.
+        let earlier = of("a", 8, Directive::Active, &["r"]);
+        assert_eq!(accept(Some(&released), 0, Offer::Whole(earlier)).unwrap_err().reason(), "LowerFence");
+        let change = accept(Some(&anew), 0, delta(9, 10, &["r"], &[]));
+        assert_eq!(
+            change.unwrap_err().reason(),
+            "UnexpectedBase",
+            "what the other store was about to change is refused"
+        );
     }
 }

@@ -199,6 +199,7 @@ pub(super) async fn run<S: Store>(
         last_message: now,
         last_probe: now,
         retry_at: None,
+        other_store_holds: None,
         aged_at: options.max_age.map(|age| now + jittered(age, fastrand::f64())),
         on_their_way: OnTheirWay::default(),
         pushed_at: None,
@@ -236,6 +237,8 @@ struct Running<'a, S> {
     last_message: Instant,
     last_probe: Instant,
     retry_at: Option<Instant>,
+    /// Settings that the agent holds of another store, whose plan it follows and not ours.
+    other_store_holds: Option<i32>,
     /// When the session is to end, with what is on its way let through.
     aged_at: Option<Instant>,
     on_their_way: OnTheirWay,
@@ -361,6 +364,13 @@ impl<S: Store> Running<'_, S> {
     async fn report(&mut self, id: u64, update: v1::StatusUpdate, acknowledges: bool) {
         let Shared { store, hub, board, relay, counters, .. } = &**self.shared;
         relay.report(&self.node, &update, Instant::now());
+        if let Some(before) = self.other_store_holds {
+            self.other_store_holds = (!acknowledges).then_some(update.settings_held);
+            if before > 0 && update.settings_held == 0 {
+                // The release that the other store ordered has ended: the node may be free to follow this one.
+                hub.retry(&self.node, id);
+            }
+        }
         let report = status_update_from_wire(update);
         let (held, fence) = (report.uids_held.clone(), report.fence);
         board.report(&self.node, report, acknowledges, Instant::now());
@@ -394,6 +404,9 @@ impl<S: Store> Running<'_, S> {
         };
         let fence = fence.map(fence_from_wire).unwrap_or_default();
         self.on_their_way.refused(fence, &reason);
+        if reason == "OtherStore" && self.other_store_holds.is_none() {
+            self.other_store_holds = Some(i32::MAX);
+        }
         self.shared.counters.refused(&reason);
         let held = held.map_or_else(|| "none".to_owned(), |held| fence_from_wire(held).to_string());
         tracing::warn!(node = %self.node, %fence, %held, reason, message, "the agent refused a plan");

@@ -121,6 +121,30 @@ async fn refused_plans_are_sent_whole_or_wait_and_the_session_stays() {
 }
 
 #[tokio::test]
+async fn a_node_that_followed_another_store_is_asked_again_once_it_holds_nothing_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let controller = Controller::start(directory.path()).await;
+    let mut agent = Agent::connect(&controller, "n1").await;
+    agent.next().await;
+    let nack = v1::Nack { fence: agent.fence, reason: "OtherStore".into(), message: "no".into(), held: None };
+    agent.send(session_request::Message::Nack(nack)).await;
+    agent.quiet().await;
+    let holds =
+        |settings_held| session_request::Message::Status(v1::StatusUpdate { settings_held, ..Default::default() });
+    for held in [3, 2, 2] {
+        agent.send(holds(held)).await;
+    }
+    agent.quiet().await;
+    agent.send(holds(0)).await;
+    assert!(matches!(agent.take().await, Pushed::Whole(_)));
+    for held in [1, 0] {
+        agent.send(holds(held)).await;
+    }
+    agent.quiet().await;
+    controller.stop().await;
+}
+
+#[tokio::test]
 async fn pause_and_release_are_durable_and_the_stricter_holds() {
     let directory = tempfile::tempdir().unwrap();
     let controller = Controller::start(directory.path()).await;

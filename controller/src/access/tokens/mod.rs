@@ -13,6 +13,7 @@ use std::{
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
+use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use weir_common::{reload::Reloaded, tls::MAX_TOKEN};
 
 use super::{BindingsFile, NotAdmitted, Principal};
@@ -26,8 +27,11 @@ pub use verdict::Account;
 
 /// After a failure the API server is left alone for so long: each caller would wait for the same.
 const LEFT_ALONE: Duration = Duration::from_secs(2);
-/// Reviews at a time; those of one token are one after the other, so that one of them answers for all.
+/// Reviews at a time, of tokens that were good before as of those that nobody has shown yet; those of one token are one
+/// after the other, so that one of them answers for all.
 const AT_A_TIME: usize = 16;
+/// Callers with tokens that nobody has shown yet who may wait for a review; further ones are turned away at once.
+const MAY_WAIT: usize = 1024;
 
 /// Which service accounts are what.
 #[derive(Clone, Debug)]
@@ -49,14 +53,19 @@ enum Whose {
     Client(String),
 }
 
+/// One of them is held while a token is reviewed; which one, the token's digest says.
+type Turns = [tokio::sync::Mutex<()>; AT_A_TIME];
+
 /// Callers by their tokens.
 pub struct Tokens {
     server: Box<dyn Reviewer>,
     roles: TokenRoles,
     bindings: Arc<Reloaded<BindingsFile>>,
     verdicts: Mutex<Cache<Whose>>,
-    /// One of them is held while a token is reviewed; which one, the token's digest says.
-    turns: [tokio::sync::Mutex<()>; AT_A_TIME],
+    /// For tokens that were good before: a flood of made-up ones does not hold them up.
+    known_turns: Turns,
+    new_turns: Turns,
+    may_wait: tokio::sync::Semaphore,
     failed: Mutex<Option<(Instant, AskError)>>,
 }
 
@@ -78,7 +87,9 @@ impl Tokens {
             roles,
             bindings,
             verdicts: Mutex::new(Cache::new()),
-            turns: Default::default(),
+            known_turns: Turns::default(),
+            new_turns: Turns::default(),
+            may_wait: tokio::sync::Semaphore::new(MAY_WAIT),
             failed: Mutex::default(),
         }
     }
@@ -105,14 +116,22 @@ impl Tokens {
         if let Some(verdict) = self.fresh(&digest) {
             return verdict;
         }
-        let _turn = self.turns[usize::from(digest[0]) % AT_A_TIME].lock().await;
+        let (turns, _waits) = if self.earlier(&digest).is_some() {
+            (&self.known_turns, None)
+        } else {
+            let waits = self.may_wait.try_acquire().map_err(|_| {
+                NotAdmitted::CannotAsk(format!("{MAY_WAIT} callers with new tokens wait for the API server's review"))
+            })?;
+            (&self.new_turns, Some(waits))
+        };
+        let _turn = turns[usize::from(digest[0]) % AT_A_TIME].lock().await;
         // Whoever had the turn before may have asked about the same token.
         if let Some(verdict) = self.fresh(&digest) {
             return verdict;
         }
         let verdict = match self.ask(token).await {
             Ok(verdict) => verdict,
-            Err(error) => return self.unasked(&digest, &error),
+            Err(error) => return self.earlier(&digest).ok_or_else(|| NotAdmitted::CannotAsk(error.to_string())),
         };
         let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
         verdicts.put(digest, verdict.clone(), cache::expires(token), Instant::now());
@@ -125,20 +144,27 @@ impl Tokens {
         Some(verdict.map_err(NotAdmitted::Unknown))
     }
 
-    /// Nobody can be asked: who was known a while ago still is.
-    fn unasked(&self, digest: &Digest, error: &AskError) -> Result<Whose, NotAdmitted> {
+    /// Whose it was a while ago, which still holds where nobody can be asked.
+    fn earlier(&self, digest: &Digest) -> Option<Whose> {
         let verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
-        let earlier = verdicts.unasked(digest, Instant::now(), SystemTime::now());
-        earlier.ok_or_else(|| NotAdmitted::CannotAsk(error.to_string()))
+        verdicts.unasked(digest, Instant::now(), SystemTime::now())
     }
 
-    /// Asks, unless that failed a moment ago.
     async fn ask(&self, token: &str) -> Result<Result<Whose, String>, AskError> {
+        let status = self.review(token).await?;
+        match verdict::holder(&status, &self.roles.audience) {
+            Ok(holder) => self.role_of(holder).await,
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    /// Has a token reviewed, unless that failed a moment ago.
+    async fn review(&self, token: &str) -> Result<TokenReviewStatus, AskError> {
         let lately = self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((_, error)) = lately.as_ref().filter(|(at, _)| at.elapsed() < LEFT_ALONE) {
             return Err(error.clone());
         }
-        let asked = self.review(token).await;
+        let asked = self.server.review(token, &self.roles.audience).await;
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         match &asked {
             Ok(_) => {
@@ -156,12 +182,8 @@ impl Tokens {
         asked
     }
 
-    async fn review(&self, token: &str) -> Result<Result<Whose, String>, AskError> {
-        let status = self.server.review(token, &self.roles.audience).await?;
-        let Holder { account, node, pod } = match verdict::holder(&status, &self.roles.audience) {
-            Ok(holder) => holder,
-            Err(why) => return Ok(Err(why)),
-        };
+    async fn role_of(&self, holder: Holder) -> Result<Result<Whose, String>, AskError> {
+        let Holder { account, node, pod } = holder;
         if self.roles.controllers.contains(&account) {
             let name = pod.map_or_else(|| account.to_string(), |pod| pod.name);
             return Ok(Ok(Whose::Controller(name)));
@@ -172,7 +194,10 @@ impl Tokens {
         // Older API servers name the pod alone.
         let node = match (node, &pod) {
             (Some(node), _) => Some(node),
-            (None, Some(pod)) => self.server.node_of(pod).await?,
+            // Others need no such question, so they go on where it has no answer.
+            (None, Some(pod)) => self.server.node_of(pod).await.inspect_err(|error| {
+                tracing::warn!(%account, %error, "an agent is turned away: its token names a pod and no node");
+            })?,
             (None, None) => None,
         };
         let Some(node) = node else {

@@ -1,12 +1,10 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use http::HeaderValue;
-use k8s_openapi::api::authentication::v1::TokenReviewStatus;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{
     verdict::{PodRef, tests::status},
     *,
 };
+use http::HeaderValue;
 
 const NODE: &str = "authentication.kubernetes.io/node-name";
 const POD: &str = "authentication.kubernetes.io/pod-name";
@@ -16,6 +14,7 @@ const UID: &str = "authentication.kubernetes.io/pod-uid";
 #[derive(Default)]
 struct Fake {
     asked: AtomicUsize,
+    pods_forbidden: AtomicBool,
     away: Mutex<Option<AskError>>,
 }
 
@@ -27,6 +26,9 @@ impl Reviewer for Arc<Fake> {
             return Err(error);
         }
         self.asked.fetch_add(1, Ordering::SeqCst);
+        if token.starts_with("endless") {
+            std::future::pending::<()>().await;
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(match token {
             "claims-node" => status("system:serviceaccount:weir:agent", &[(NODE, &["n1"])]),
@@ -42,6 +44,9 @@ impl Reviewer for Arc<Fake> {
     }
 
     async fn node_of(&self, pod: &PodRef) -> Result<Option<String>, AskError> {
+        if self.pods_forbidden.load(Ordering::SeqCst) {
+            return Err(AskError::Forbidden("get pods"));
+        }
         Ok((pod.uid == "u" && pod.namespace == "weir").then(|| "n2".to_owned()))
     }
 }
@@ -138,4 +143,37 @@ async fn while_nobody_can_be_asked_the_known_are_admitted_and_the_new_wait() {
     );
     *tokens.failed.lock().unwrap() = None;
     assert!(tokens.authenticate(&showing("hooks")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_question_that_only_some_need_does_not_hold_up_the_others() {
+    let (fake, tokens) = tokens();
+    fake.pods_forbidden.store(true, Ordering::SeqCst);
+    let refused = tokens.authenticate(&showing("bound-to-pod")).await.unwrap_err();
+    assert!(matches!(&refused, NotAdmitted::CannotAsk(why) if why.contains("get pods")), "{refused:?}");
+    assert!(tokens.authenticate(&showing("claims-node")).await.is_ok());
+    fake.pods_forbidden.store(false, Ordering::SeqCst);
+    assert!(tokens.authenticate(&showing("bound-to-pod")).await.is_ok(), "it is asked again at once");
+}
+
+#[tokio::test]
+async fn a_flood_of_new_tokens_is_bounded_and_does_not_hold_up_the_known() {
+    let (_, tokens) = tokens();
+    let tokens = Arc::new(tokens);
+    let node = Whose::Node("n1".parse().unwrap());
+    let aged = Instant::now().checked_sub(cache::GOOD).unwrap();
+    tokens.verdicts.lock().unwrap().put(digest("claims-node"), Ok(node), None, aged);
+    let mut flood = tokio::task::JoinSet::new();
+    for i in 0..MAY_WAIT {
+        let tokens = Arc::clone(&tokens);
+        flood.spawn(async move { tokens.authenticate(&showing(&format!("endless-{i}"))).await });
+    }
+    while tokens.may_wait.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let beyond = tokens.authenticate(&showing("one-more")).await.unwrap_err();
+    assert!(matches!(&beyond, NotAdmitted::CannotAsk(why) if why.contains("wait")), "{beyond:?}");
+    assert!(tokens.authenticate(&showing("claims-node")).await.is_ok());
+    flood.shutdown().await;
+    assert!(tokens.authenticate(&showing("hooks")).await.is_ok(), "who waits no more takes no place");
 }
