@@ -101,11 +101,8 @@ pub enum Command {
     Resume(Target),
     /// Put everything back on a node, or on all, and keep it so until it is resumed.
     Release(Release),
-    /// Forget a node that will not return.
-    Forget {
-        /// The node.
-        node: String,
-    },
+    /// Forget nodes that will not return.
+    Forget(Forget),
     /// Make certificates for trying out and for small fleets.
     Certs {
         /// What to make.
@@ -282,11 +279,22 @@ pub struct Watch {
     pub interval: Duration,
 }
 
+/// Which nodes to forget.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Forget {
+    /// The node.
+    pub node: Option<String>,
+    /// All that are GONE: out of contact for longer than the controller's --node-gone-after-s.
+    #[arg(long)]
+    pub gone: bool,
+}
+
 /// A node, or all.
 #[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
 pub struct Target {
     /// The node.
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub node: Option<String>,
     /// All nodes, those that come later too.
     #[arg(long)]

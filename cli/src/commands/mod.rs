@@ -88,7 +88,10 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pause(target) => nodes::pause(&mut client, &target, output).await,
         Command::Resume(target) => nodes::resume(&mut client, &target, output).await,
         Command::Release(release) => nodes::release(&mut client, &release, output).await,
-        Command::Forget { node } => nodes::forget(&mut client, &node, output).await,
+        Command::Forget(which) => match which.node {
+            Some(node) => nodes::forget(&mut client, &node, output).await,
+            None => nodes::forget_gone(&mut client, output).await,
+        },
         Command::Apply(_)
         | Command::Delete(_)
         | Command::Certs { .. }

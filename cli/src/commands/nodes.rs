@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use tokio::time::Instant;
+use tonic::Code;
 use weir_proto::v1;
 
 use crate::{
@@ -114,11 +115,12 @@ pub(super) fn is_unheard(node: &v1::Node) -> bool {
         && node.facts.clone().unwrap_or_default() == v1::NodeFacts::default()
 }
 
-/// The agent itself said so: nothing held, under the directive.
+/// The agent itself said so: nothing held, under a plan that has the release in it. While it has not, the condition is the
+/// controller's (reason Directive), and the number of settings may be of before the agent's last writes.
 fn is_released(node: &v1::Node) -> bool {
     node.settings_held == 0
         && node.phase() == v1::NodePhase::Connected
-        && node.conditions.iter().any(|condition| condition.r#type == "Released")
+        && node.conditions.iter().any(|condition| condition.r#type == "Released" && condition.reason == "AskedFor")
 }
 
 /// Forgets a node.
@@ -129,4 +131,35 @@ pub async fn forget(client: &mut Client, node: &str, output: Output) -> Result<(
     let name = names::node(node);
     let response = client.fleet.forget_node(v1::ForgetNodeRequest { name: name.clone() }).await?.into_inner();
     answered(&response, output, &format!("forgot {}", called(&name)))
+}
+
+/// Forgets the nodes that are GONE; one that comes back meanwhile stays.
+///
+/// # Errors
+/// The controller's, after the others were forgotten.
+pub async fn forget_gone(client: &mut Client, output: Output) -> Result<(), Failure> {
+    #[derive(Default, Serialize)]
+    struct Forgotten {
+        forgotten: Vec<String>,
+    }
+    let (nodes, _) = client.all_nodes().await?;
+    let mut done = Forgotten::default();
+    let mut failed = None;
+    for node in nodes.into_iter().filter(|node| node.phase() == v1::NodePhase::Gone) {
+        match client.fleet.forget_node(v1::ForgetNodeRequest { name: node.name.clone() }).await {
+            Ok(_) => done.forgotten.push(node.name),
+            Err(status) if matches!(status.code(), Code::NotFound | Code::FailedPrecondition) => {
+                print::remark(&format!("{}: {}", called(&node.name), status.message()));
+            }
+            Err(status) => failed = Some(status),
+        }
+    }
+    let sentence = if done.forgotten.is_empty() {
+        "no node is gone".to_owned()
+    } else {
+        let names: Vec<&str> = done.forgotten.iter().map(|name| called(name)).collect();
+        format!("forgot {}", names.join(", "))
+    };
+    answered(&done, output, &sentence)?;
+    failed.map_or(Ok(()), |status| Err(status.into()))
 }

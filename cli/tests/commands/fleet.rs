@@ -133,6 +133,11 @@ fn the_brake() {
     server.run(&["pause", "n1"]).good();
     assert_eq!(row(&server.run(&["nodes"]).good(), "n1")[2], "paused");
     server.run(&["resume", "n1"]).good();
+    // That the controller told it so is no answer of the node.
+    server.state().agents_silent = true;
+    let error = server.run(&["release", "n1", "--wait", "--timeout", "300ms"]).failed(8);
+    assert!(error.contains("n1"), "{error}");
+    server.state().agents_silent = false;
     server.run(&["release", "n1", "--wait"]).good();
     assert_eq!(row(&server.run(&["nodes"]).good(), "n1")[2..4], ["released", "0"]);
     // n2 is out of contact and still holds what it held.
@@ -152,6 +157,7 @@ fn the_brake() {
             "pause nodes/n1",
             "resume nodes/n1",
             "release nodes/n1",
+            "release nodes/n1",
             "release nodes/-",
             "resume nodes/n1",
             "resume nodes/-",
@@ -159,7 +165,21 @@ fn the_brake() {
         ]
     );
     assert!(server.run(&["forget", "n1"]).failed(5).contains("FAILED_PRECONDITION"));
+    assert!(server.run(&["forget", "--gone"]).good().contains("no node is gone"));
     server.run(&["forget", "n2"]).good();
+    assert_eq!(server.state().nodes.len(), 1);
+    for name in ["nodes/n4", "nodes/n5"] {
+        let gone = v1::Node { name: name.to_owned(), phase: v1::NodePhase::Gone.into(), ..Default::default() };
+        server.state().nodes.push(gone);
+    }
+    // Which nodes is always said.
+    for (arguments, said) in [(&["forget"][..], "<NODE|--gone>"), (&["forget", "n4", "--gone"], "cannot be used with")]
+    {
+        let outcome = server.run(arguments);
+        assert!(outcome.code == 2 && outcome.stderr.contains(said), "{outcome:?}");
+    }
+    assert_eq!(server.state().nodes.len(), 3);
+    assert!(server.run(&["forget", "--gone"]).good().contains("forgot n4, n5"));
     assert_eq!(server.state().nodes.len(), 1);
 }
 

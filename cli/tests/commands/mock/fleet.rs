@@ -25,11 +25,16 @@ impl Mock {
         } else {
             directive
         };
+        let agents_reason = if state.agents_silent { "Directive" } else { "AskedFor" }.to_owned();
         for node in state.nodes.iter_mut().filter(|node| name == "nodes/-" || node.name == name) {
             node.set_directive(told);
             if directive == v1::Directive::Released && node.phase() == v1::NodePhase::Connected {
                 node.settings_held = 0;
-                node.conditions.push(v1::Condition { r#type: "Released".to_owned(), ..Default::default() });
+                node.conditions.push(v1::Condition {
+                    r#type: "Released".to_owned(),
+                    reason: agents_reason.clone(),
+                    ..Default::default()
+                });
             }
         }
         state.writes.push(format!("{verb} {name}"));

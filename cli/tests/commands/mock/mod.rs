@@ -23,6 +23,8 @@ pub struct State {
     pub statuses: Vec<v1::IntentNodeStatus>,
     pub settings: Vec<v1::ExplainedSetting>,
     pub fleet_directive: i32,
+    /// Agents say nothing of a release, so the controller alone does.
+    pub agents_silent: bool,
     /// Status that intents get when they are stored, and the number of looks until then.
     pub becomes: v1::IntentStatus,
     pub looks_until: u32,
