@@ -22,6 +22,14 @@ pub enum ConditionType {
     NoBlockDevice,
     /// A named path is a character device.
     CharacterDevice,
+    /// A named path is an NVMe controller, not one of its namespaces.
+    ControllerNode,
+    /// A named file system spreads over several devices.
+    SeveralDevices,
+    /// A limit on a matched device would have no effect: the I/O comes to it below the place where the kernel throttles.
+    LimitBypassed,
+    /// Several levels of one stack match: the topmost alone is limited, and what is not reached through it is not.
+    StackTopTaken,
     /// A matched cgroup belongs to the system, and the rule does not allow that.
     SystemCgroupRefused,
     /// The root cgroup was matched; it is never limited.
@@ -73,6 +81,10 @@ impl ConditionType {
             ConditionType::NoDevice => "NoDevice",
             ConditionType::NoBlockDevice => "NoBlockDevice",
             ConditionType::CharacterDevice => "CharacterDevice",
+            ConditionType::ControllerNode => "ControllerNode",
+            ConditionType::SeveralDevices => "SeveralDevices",
+            ConditionType::LimitBypassed => "LimitBypassed",
+            ConditionType::StackTopTaken => "StackTopTaken",
             ConditionType::SystemCgroupRefused => "SystemCgroupRefused",
             ConditionType::RootCgroupRefused => "RootCgroupRefused",
             ConditionType::OwnCgroupRefused => "OwnCgroupRefused",

@@ -17,6 +17,7 @@ use clap::Parser as _;
 use tokio::sync::{mpsc, watch};
 use weir_agent::{
     config::{Cli, Command, Options, is_node_name},
+    devices::DeviceSnapshot,
     enforce::{Enforcer, report::Report},
     kernel::{CgroupVersion, Kernel, hierarchy, real::RealKernel, sole::SoleAgent},
     ledger::{Ledger, OpenError, Quarantine},
@@ -144,7 +145,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         labels: labels.into_iter().collect(),
         kernel_release: uname.release().to_string_lossy().into_owned(),
         node: settings,
-        devices: Vec::new(),
+        devices: DeviceSnapshot::default(),
     };
     let identity = Identity { node: node.clone(), node_uid: ledger.node_uid().to_owned(), instance, boot_id };
 

@@ -13,12 +13,12 @@ use weir_common::{fence::Fence, glob};
 
 use crate::{
     condition::{Condition, ConditionType, Finding, timed},
-    devices::{BlockDevice, DeviceSnapshot},
+    devices::{DeviceSnapshot, Named},
     enforce::{Enforcer, Input, report::Report},
     kernel::Kernel,
     ledger::{Ledger, Quarantine},
     measure::Meter,
-    plan::{Offer, Refusal, accept},
+    plan::{Offer, Plan, Refusal, accept},
     resolve::{NodeSettings, resolve},
     trace::{Contexts, Traces},
     view::NodeView,
@@ -49,8 +49,8 @@ pub struct NodeFacts {
     pub kernel_release: String,
     /// Settings of the node.
     pub node: NodeSettings,
-    /// Whole block devices.
-    pub devices: Vec<BlockDevice>,
+    /// The block devices, without the names that plans have.
+    pub devices: DeviceSnapshot,
 }
 
 /// What the loop is made of.
@@ -135,15 +135,14 @@ impl Reconciler {
         let began = Instant::now();
         let resolving = traces.step("resolve");
         let plan = self.enforcer.ledger().plan();
-        let paths: Vec<String> = plan.iter().flat_map(|plan| plan.device_paths()).collect();
-        let mounts: Vec<String> = plan.iter().flat_map(|plan| plan.mount_paths()).collect();
+        let named = plan.map(Plan::named_devices).unwrap_or_default();
         // What cannot be looked at is as it was: nothing is released because a directory could not be listed.
         let mut findings = Vec::new();
         let mut unreadable = |kind, error: std::io::Error| {
             tracing::error!(%error, condition = ConditionType::name(kind), "the node cannot be looked at");
             findings.push(Finding::holds(kind, "LookFailed", format!("kept as it was last seen: {error}")));
         };
-        match self.view.devices(&paths, &mounts) {
+        match self.view.devices(&named) {
             Ok(mut devices) => {
                 devices.keep_unreadable(&look.devices);
                 (look.devices, look.saw_devices) = (devices, true);
@@ -163,9 +162,10 @@ impl Reconciler {
             return self.reports.borrow().clone();
         }
         self.facts.send_if_modified(|facts| {
-            let devices: Vec<BlockDevice> = look.devices.devices.values().cloned().collect();
-            let changed = facts.devices != devices;
-            facts.devices = devices;
+            let changed = facts.devices.devices != look.devices.devices;
+            if changed {
+                facts.devices.devices = look.devices.devices.clone();
+            }
             changed
         });
         let rules = plan.map(|plan| plan.rules.as_slice()).unwrap_or_default();
@@ -274,7 +274,7 @@ pub fn release(
     ledger: Ledger,
     view: &dyn NodeView,
 ) -> std::io::Result<Vec<crate::enforce::Released>> {
-    let devices = view.devices(&[], &[])?;
+    let devices = view.devices(&Named::default())?;
     let workloads = view.workloads()?;
     Ok(Enforcer::new(kernel, ledger).release_all(&devices, &workloads))
 }
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::{
         kernel::{CgroupVersion, fake::FakeKernel},
-        plan::{Directive, Plan},
+        plan::Directive,
     };
     use weir_common::units::Floor;
 
@@ -292,7 +292,7 @@ mod tests {
     struct Slow(Duration);
 
     impl NodeView for Slow {
-        fn devices(&self, _paths: &[String], _mounts: &[String]) -> std::io::Result<DeviceSnapshot> {
+        fn devices(&self, _named: &Named) -> std::io::Result<DeviceSnapshot> {
             std::thread::sleep(self.0);
             Ok(DeviceSnapshot::default())
         }
@@ -310,7 +310,12 @@ mod tests {
         let node =
             NodeSettings { floor: Floor { bytes_per_second: 1, operations_per_second: 1 }, version: CgroupVersion::V2 };
         let period = Duration::from_millis(20);
-        let facts = NodeFacts { labels: BTreeMap::new(), kernel_release: String::new(), node, devices: Vec::new() };
+        let facts = NodeFacts {
+            labels: BTreeMap::new(),
+            kernel_release: String::new(),
+            node,
+            devices: DeviceSnapshot::default(),
+        };
         let reconciler = Reconciler {
             enforcer: Enforcer::new(Arc::clone(&kernel), ledger),
             meter: Meter::unattended(kernel, period),

@@ -3,18 +3,18 @@
 use std::{io, path::Path, sync::Arc};
 
 use crate::{
-    devices::{DeviceSnapshot, Sources},
+    devices::{DeviceSnapshot, Named, Sources},
     kernel::Kernel,
     workloads::WorkloadSnapshot,
 };
 
 /// A look at a node.
 pub trait NodeView: Send + 'static {
-    /// The block devices, and where the given device paths and mount paths lead.
+    /// The block devices, and where the given names lead.
     ///
     /// # Errors
     /// Something that is there cannot be read, and must not pass for gone.
-    fn devices(&self, paths: &[String], mounts: &[String]) -> io::Result<DeviceSnapshot>;
+    fn devices(&self, named: &Named) -> io::Result<DeviceSnapshot>;
 
     /// The cgroups.
     ///
@@ -39,8 +39,8 @@ impl Machine {
 }
 
 impl NodeView for Machine {
-    fn devices(&self, paths: &[String], mounts: &[String]) -> io::Result<DeviceSnapshot> {
-        DeviceSnapshot::take(&self.sources, paths, mounts)
+    fn devices(&self, named: &Named) -> io::Result<DeviceSnapshot> {
+        DeviceSnapshot::take(&self.sources, named)
     }
 
     fn workloads(&self) -> io::Result<WorkloadSnapshot> {

@@ -98,20 +98,8 @@ impl Kernel for Recording {
 
 fn devices() -> DeviceSnapshot {
     let mut snapshot = DeviceSnapshot::default();
-    let device = BlockDevice {
-        id: DeviceId { num: DISK, diskseq: Some(1) },
-        kernel_name: "loop0".into(),
-        kind: DeviceKind::Loop,
-        model: None,
-        serial: None,
-        size_bytes: 1 << 30,
-        rotational: None,
-        by_id: vec![],
-        mount_paths: vec![],
-        scheduler: None,
-        read_ahead_kib: None,
-        below: vec![],
-    };
+    let id = DeviceId { num: DISK, diskseq: Some(1) };
+    let device = BlockDevice::new(id, "loop0", DeviceKind::Loop, 1 << 30);
     snapshot.devices.insert(DISK, device);
     snapshot
 }

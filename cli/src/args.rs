@@ -81,6 +81,19 @@ pub enum Command {
         #[command(subcommand)]
         what: Get,
     },
+    /// Show the block devices of a node as a tree, and where limits take effect in it.
+    Devices {
+        /// The node.
+        node: String,
+    },
+    /// Show the cgroups of a node and what applies to them.
+    Workloads {
+        /// The node.
+        node: String,
+        /// Only those whose path matches.
+        #[arg(long, default_value = "")]
+        cgroup: String,
+    },
     /// Show everything about one intent or node.
     Describe {
         /// What to show.

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use weir_proto::v1;
 
+/// A capacity.
+pub fn size(bytes: i64) -> String {
+    rate(bytes as f64, v1::LimitKey::Rbps).replace("/s", "")
+}
+
 /// `10 MiB/s`, `1.5 kB/s`, `2000 IOPS`.
 pub fn rate(value: f64, key: v1::LimitKey) -> String {
     if matches!(key, v1::LimitKey::Riops | v1::LimitKey::Wiops) {

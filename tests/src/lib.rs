@@ -16,6 +16,7 @@ pub mod disk;
 pub mod etcd;
 pub mod fleet;
 pub mod kube_api;
+pub mod layouts;
 pub mod load;
 pub mod process;
 pub mod require;

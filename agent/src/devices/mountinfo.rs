@@ -5,6 +5,8 @@ use weir_common::device::DevNum;
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The kernel's number for the mount, unique while it is there.
+    pub id: Option<u64>,
     /// st_dev of files on it; major 0 for file systems without a block device of their own.
     pub device: DevNum,
     /// The directory of the file system that is mounted; `/` for all of it, another for a bind mount.
@@ -13,6 +15,8 @@ pub struct Mount {
     pub mount_point: String,
     /// Type.
     pub fs_type: String,
+    /// What is mounted, for a file system on a disk a path of its device.
+    pub source: String,
     /// Options of the file system itself.
     pub super_options: String,
 }
@@ -28,10 +32,12 @@ fn line(line: &str) -> Option<Mount> {
     let fields: Vec<&str> = line.split(' ').collect();
     let separator = fields.iter().skip(6).position(|field| *field == "-")? + 6;
     Some(Mount {
+        id: fields.first()?.parse().ok(),
         device: fields.get(2)?.parse().ok()?,
         root: unescape(fields.get(3)?),
         mount_point: unescape(fields.get(4)?),
         fs_type: (*fields.get(separator + 1)?).to_owned(),
+        source: unescape(fields.get(separator + 2).copied().unwrap_or_default()),
         super_options: fields.get(separator + 3).copied().unwrap_or_default().to_owned(),
     })
 }

@@ -1,23 +1,23 @@
 //! Takes a snapshot of the block devices. Devices may come and go meanwhile: what cannot be read any more is left out.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
-    path::{Path, PathBuf},
+use std::{fs, io, path::PathBuf};
+
+use weir_common::device::DevNum;
+
+use super::{
+    DeviceSnapshot, Layer, Named, mountinfo, names,
+    sysfs::{self, Entry},
 };
-
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
-use weir_common::device::{DevNum, DeviceId};
-
-use super::{BlockDevice, DeviceKind, DeviceSnapshot, PathTarget, mountinfo};
-use crate::kernel::is_gone;
 
 /// Where to look; other places than the machine's own serve tests.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// `/sys/block`.
     pub sys_block: PathBuf,
+    /// `/sys/dev/char`.
+    pub sys_dev_char: PathBuf,
+    /// `/sys/fs/btrfs`.
+    pub sys_fs_btrfs: PathBuf,
     /// `/proc/self/mountinfo`.
     pub mountinfo: PathBuf,
     /// `/`; in a container, where the host's is mounted. Device paths, by-id names and mount paths are looked up below it.
@@ -28,257 +28,119 @@ impl Default for Sources {
     fn default() -> Self {
         Sources {
             sys_block: PathBuf::from("/sys/block"),
+            sys_dev_char: PathBuf::from("/sys/dev/char"),
+            sys_fs_btrfs: PathBuf::from("/sys/fs/btrfs"),
             mountinfo: PathBuf::from("/proc/self/mountinfo"),
             host_root: PathBuf::from("/"),
         }
     }
 }
 
-/// Below the host's root.
-const BY_ID: &str = "dev/disk/by-id";
-
-/// Bytes of the sectors in which sysfs counts, whatever the device's own are.
-const SECTOR: u64 = 512;
-
 impl DeviceSnapshot {
-    /// Looks at the devices, and where the given device paths and mount paths lead.
+    /// Looks at the devices, and where the given names lead.
     ///
     /// # Errors
     /// The list of devices or of mounts, or a device that is there, cannot be read (no descriptors left, for instance): a
     /// device that merely could not be looked at must not pass for one that is gone.
-    pub fn take(sources: &Sources, paths: &[String], mounts: &[String]) -> io::Result<DeviceSnapshot> {
+    pub fn take(sources: &Sources, named: &Named) -> io::Result<DeviceSnapshot> {
         let mut snapshot = DeviceSnapshot::default();
-        for entry in fs::read_dir(&sources.sys_block)? {
-            let dir = entry?.path();
-            if let Some(device) = whole(&dir)? {
-                for partition in partitions(&dir)? {
-                    snapshot.partitions.insert(partition, device.id.num);
+        let mut hidden = Vec::new();
+        for name in sysfs::names(&sources.sys_block)? {
+            match sysfs::entry(&sources.sys_block.join(name))? {
+                Entry::Whole(device) => {
+                    let whole = device.id.num;
+                    snapshot.partitions.extend(device.partitions.iter().map(|partition| (partition.num, whole)));
+                    snapshot.devices.insert(whole, *device);
                 }
-                snapshot.devices.insert(device.id.num, device);
+                Entry::Hidden(name) => hidden.push(name),
+                Entry::Nothing => {}
             }
         }
-        snapshot.by_id = by_id(&sources.host_root.join(BY_ID))?;
+        snapshot.by_id = names::by_id(&sources.host_root)?;
         let mounted = mountinfo::parse(&fs::read_to_string(&sources.mountinfo)?);
         let mounted = mountinfo::below(mounted, &sources.host_root.to_string_lossy());
         snapshot.attach_names(&mounted);
-        for path in paths {
-            snapshot.paths.insert(path.clone(), path_target(&sources.host_root, path));
-        }
-        for path in mounts {
-            let target = mount_target(&mounted, path);
-            snapshot.mounts.insert(path.clone(), target);
-        }
+        snapshot.attach_hidden(hidden);
+        snapshot.attach_backing(sources, &mounted);
+        let look = |list: &[String], target: &dyn Fn(&str) -> super::PathTarget| {
+            list.iter().map(|path| (path.clone(), target(path))).collect()
+        };
+        snapshot.paths = look(&named.paths, &|path| names::node(sources, path));
+        snapshot.mounts = look(&named.mounts, &|path| names::mount(sources, &mounted, path));
+        snapshot.files = look(&named.files, &|path| names::file(sources, &mounted, path));
         Ok(snapshot)
+    }
+
+    fn whole_number(&self, num: DevNum) -> DevNum {
+        self.partitions.get(&num).copied().unwrap_or(num)
     }
 
     /// Gives each whole device its by-id names and mount points, those of its partitions included.
     fn attach_names(&mut self, mounted: &[mountinfo::Mount]) {
-        let whole = |partitions: &BTreeMap<DevNum, DevNum>, num: DevNum| partitions.get(&num).copied().unwrap_or(num);
         for (name, num) in &self.by_id {
-            if let Some(device) = self.devices.get_mut(&whole(&self.partitions, *num)) {
+            let whole = self.whole_number(*num);
+            if let Some(device) = self.devices.get_mut(&whole) {
                 device.by_id.push(name.clone());
             }
         }
         for mount in mounted {
-            if let Some(device) = self.devices.get_mut(&whole(&self.partitions, mount.device)) {
+            let whole = self.whole_number(mount.device);
+            if let Some(device) = self.devices.get_mut(&whole) {
                 device.mount_paths.push(mount.mount_point.clone());
+                let own = device.partitions.iter_mut().filter(|partition| partition.num == mount.device);
+                own.for_each(|partition| partition.mount_paths.push(mount.mount_point.clone()));
             }
         }
         for device in self.devices.values_mut() {
-            device.mount_paths.sort();
-            device.mount_paths.dedup();
-        }
-    }
-}
-
-/// An attribute without which nothing can be said of a device; `None` where it, or the device, is not there.
-fn required(dir: &Path, name: &str) -> io::Result<Option<String>> {
-    match fs::read_to_string(dir.join(name)) {
-        Ok(text) => Ok(Some(text.trim().to_owned())),
-        Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn read(dir: &Path, name: &str) -> Option<String> {
-    fs::read_to_string(dir.join(name)).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
-}
-
-fn number(dir: &Path, name: &str) -> Option<u64> {
-    read(dir, name)?.parse().ok()
-}
-
-/// A whole device; `None` where it is gone, hidden (a path of native NVMe multipath, which has no number to limit), or has no
-/// medium (an unattached loop).
-///
-/// # Errors
-/// It is there and cannot be read.
-fn whole(dir: &Path) -> io::Result<Option<BlockDevice>> {
-    let Some(kernel_name) = dir.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
-        return Ok(None);
-    };
-    let (Some(dev), Some(size)) = (required(dir, "dev")?, required(dir, "size")?) else { return Ok(None) };
-    let hidden = required(dir, "hidden")?.is_some_and(|flag| flag == "1");
-    let diskseq = required(dir, "diskseq")?.and_then(|text| text.parse().ok());
-    let (Ok(num), Ok(sectors)) = (dev.parse(), size.parse::<u64>()) else { return Ok(None) };
-    if hidden || sectors == 0 {
-        return Ok(None);
-    }
-    let size_bytes = sectors.saturating_mul(SECTOR);
-    let rotational = number(dir, "queue/rotational").map(|flag| flag != 0);
-    Ok(Some(BlockDevice {
-        id: DeviceId { num, diskseq },
-        kind: kind(&kernel_name, rotational),
-        model: read(dir, "device/model"),
-        serial: serial(dir),
-        size_bytes,
-        rotational,
-        by_id: Vec::new(),
-        mount_paths: Vec::new(),
-        scheduler: read(dir, "queue/scheduler").and_then(|text| active_scheduler(&text)),
-        read_ahead_kib: number(dir, "queue/read_ahead_kb"),
-        below: below(&dir.join("slaves"))?,
-        kernel_name,
-    }))
-}
-
-fn kind(name: &str, rotational: Option<bool>) -> DeviceKind {
-    let numbered =
-        |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let lettered =
-        |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
-    match name {
-        _ if numbered("nvme") => DeviceKind::Nvme,
-        _ if lettered("vd") => DeviceKind::Virtio,
-        _ if lettered("sd") && rotational == Some(true) => DeviceKind::SataHdd,
-        _ if lettered("sd") => DeviceKind::SataSsd,
-        _ if numbered("dm-") => DeviceKind::Dm,
-        _ if name.starts_with("md") => DeviceKind::Md,
-        _ if numbered("loop") => DeviceKind::Loop,
-        _ if numbered("zram") => DeviceKind::Zram,
-        _ => DeviceKind::Other,
-    }
-}
-
-/// NVMe and virtio have files of text; SCSI has the page as the disk sent it, four bytes of header first.
-fn serial(dir: &Path) -> Option<String> {
-    let text = read(dir, "device/serial").or_else(|| read(dir, "serial"));
-    text.or_else(|| {
-        let page = fs::read(dir.join("device/vpd_pg80")).ok()?;
-        let text = String::from_utf8_lossy(page.get(4..)?).trim_matches(['\0', ' ']).to_owned();
-        (!text.is_empty()).then_some(text)
-    })
-}
-
-/// The one in brackets of `none [mq-deadline] kyber`.
-fn active_scheduler(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once('[')?;
-    let (name, _) = rest.split_once(']')?;
-    Some(name.to_owned())
-}
-
-/// Names in a directory, sorted; none where it is not there.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if is_gone(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.extend(entry?.file_name().to_str().map(str::to_owned));
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// Whole devices directly below: a slave that is a partition stands for the disk whose directory it lies in.
-fn below(slaves: &Path) -> io::Result<Vec<String>> {
-    let mut disks: Vec<String> = names(slaves)?
-        .into_iter()
-        .filter_map(|name| {
-            let slave = slaves.join(&name);
-            if !slave.join("partition").is_file() {
-                return Some(name);
+            let partitions = device.partitions.iter_mut().map(|partition| &mut partition.mount_paths);
+            for paths in partitions.chain([&mut device.mount_paths]) {
+                paths.sort();
+                paths.dedup();
             }
-            let disk = fs::canonicalize(slave).ok()?;
-            Some(disk.parent()?.file_name()?.to_str()?.to_owned())
-        })
-        .collect();
-    disks.sort();
-    disks.dedup();
-    Ok(disks)
-}
-
-/// Numbers of a disk's own partitions: the directories in its own that have a file `partition`.
-fn partitions(dir: &Path) -> io::Result<Vec<DevNum>> {
-    let mut numbers = Vec::new();
-    for name in names(dir)? {
-        let path = dir.join(name);
-        if path.join("partition").is_file() {
-            numbers.extend(required(&path, "dev")?.and_then(|dev| dev.parse::<DevNum>().ok()));
         }
     }
-    Ok(numbers)
-}
 
-fn device_number(rdev: u64) -> DevNum {
-    DevNum { major: rustix::fs::major(rdev), minor: rustix::fs::minor(rdev) }
-}
+    /// `nvme0c1n2` is the path by controller 1 to namespace 2 of subsystem 0, whose head is `nvme0n2`.
+    fn attach_hidden(&mut self, hidden: Vec<String>) {
+        for path in hidden {
+            let Some(head) = multipath_head(&path) else { continue };
+            if let Some(device) = self.devices.values_mut().find(|device| device.kernel_name == head) {
+                device.stack.layer = Some(Layer::NvmeMultipath);
+                device.stack.hidden_paths.push(path);
+            }
+        }
+    }
 
-fn by_id(dir: &Path) -> io::Result<BTreeMap<String, DevNum>> {
-    let known = names(dir)?
-        .into_iter()
-        .filter_map(|name| match fs::metadata(dir.join(&name)) {
-            Ok(metadata) if metadata.file_type().is_block_device() => Some(Ok((name, device_number(metadata.rdev())))),
-            Ok(_) => None,
-            Err(error) if is_gone(&error) => None,
-            Err(error) => Some(Err(error)),
-        })
-        .collect::<io::Result<_>>()?;
-    Ok(known)
-}
-
-fn path_target(host_root: &Path, path: &str) -> PathTarget {
-    match stat_below(host_root, path) {
-        Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-            FileType::BlockDevice => PathTarget::Block(device_number(stat.st_rdev)),
-            FileType::CharacterDevice => PathTarget::CharacterDevice,
-            _ => PathTarget::NotADevice,
-        },
-        Err(error) if is_gone(&error) => PathTarget::NotFound,
-        Err(error) => PathTarget::Unreadable { error: error.to_string() },
+    /// Finds the disk that the file behind each loop device lies on.
+    fn attach_backing(&mut self, sources: &Sources, mounted: &[mountinfo::Mount]) {
+        let found: Vec<(DevNum, String)> = self
+            .devices
+            .values()
+            .filter_map(|device| {
+                let file = device.stack.backing_file.as_deref()?;
+                let disk = self.whole(names::backing(sources, mounted, file)?)?;
+                Some((device.id.num, disk.kernel_name.clone()))
+            })
+            .collect();
+        for (num, disk) in found {
+            if let Some(device) = self.devices.get_mut(&num) {
+                device.stack.backing_disk = Some(disk);
+            }
+        }
     }
 }
 
-/// What a path means where `root` is the root, for its symbolic links too.
-fn stat_below(root: &Path, path: &str) -> io::Result<Stat> {
-    let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let file = rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT)?;
-    Ok(rustix::fs::fstat(file)?)
-}
-
-const UNSEEN_MOUNTS: &str = "the host's mounts are not seen from this container: its / must be mounted at --host-root, with \
-                             propagation from the host";
-
-fn mount_target(mounted: &[mountinfo::Mount], path: &str) -> PathTarget {
-    // A mount path names a mount point: what merely lies on one would be a guess about which disk is meant.
-    let wanted = if path.len() > 1 { path.trim_end_matches('/') } else { path };
-    // The root is always mounted: without it the table is of another place.
-    if !mounted.iter().any(|mount| mount.mount_point == "/") {
-        return PathTarget::Unreadable { error: UNSEEN_MOUNTS.to_owned() };
-    }
-    match mountinfo::covering(mounted, wanted) {
-        Some(mount) if mount.mount_point != wanted => PathTarget::NotFound,
-        Some(mount) if mount.device.major == 0 => PathTarget::NoBlockDevice { fs_type: mount.fs_type.clone() },
-        Some(mount) => PathTarget::Block(mount.device),
-        None => PathTarget::NotFound,
-    }
+fn multipath_head(path: &str) -> Option<String> {
+    let rest = path.strip_prefix("nvme")?;
+    let (subsystem, rest) = rest.split_once('c')?;
+    let (_controller, namespace) = rest.split_once('n')?;
+    Some(format!("nvme{subsystem}n{namespace}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::{DeviceKind, PathTarget};
 
     struct Sysfs(tempfile::TempDir);
 
@@ -316,7 +178,8 @@ mod tests {
 
         fn take(&self, paths: &[&str], mounts: &[&str]) -> DeviceSnapshot {
             let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-            DeviceSnapshot::take(&self.sources(), &owned(paths), &owned(mounts)).unwrap()
+            let named = Named { paths: owned(paths), mounts: owned(mounts), files: vec![] };
+            DeviceSnapshot::take(&self.sources(), &named).unwrap()
         }
     }
 
@@ -371,14 +234,14 @@ mod tests {
         // A directory in the file's place: there, and not to be read.
         fs::remove_file(sysfs.0.path().join("block/vda/size")).unwrap();
         fs::create_dir(sysfs.0.path().join("block/vda/size")).unwrap();
-        assert!(DeviceSnapshot::take(&sysfs.sources(), &[], &[]).is_err());
+        assert!(DeviceSnapshot::take(&sysfs.sources(), &Named::default()).is_err());
     }
 
     #[test]
     fn below_the_hosts_root_paths_links_and_mounts_are_the_hosts() {
         let sysfs = Sysfs::new();
         let host = sysfs.0.path().join("host");
-        let by_id = host.join(BY_ID);
+        let by_id = host.join("dev/disk/by-id");
         fs::create_dir_all(&by_id).unwrap();
         // A link of the host's means the host's file, not the container's; its device nodes stand for themselves.
         fs::write(host.join("dev/nvme0n1"), "").unwrap();
@@ -389,7 +252,9 @@ mod tests {
             fs::write(sysfs.0.path().join("mountinfo"), mountinfo).unwrap();
             let sources = Sources { host_root: host.clone(), ..sysfs.sources() };
             let paths = ["/dev/disk/data", "/dev/disk/only-in-the-container", "/../../dev/nvme0n1"];
-            DeviceSnapshot::take(&sources, &paths.map(str::to_owned), &["/data".to_owned()]).unwrap()
+            let mounts = vec!["/data".to_owned()];
+            let named = Named { paths: paths.map(str::to_owned).to_vec(), mounts, files: vec![] };
+            DeviceSnapshot::take(&sources, &named).unwrap()
         };
         let at = host.display();
         let seen = take(format!(
@@ -436,13 +301,13 @@ mod tests {
         fs::create_dir(block.join("dm-1/slaves")).unwrap();
         std::os::unix::fs::symlink(block.join("nvme0n1/nvme0n1p2"), block.join("dm-1/slaves/nvme0n1p2")).unwrap();
         let snapshot = sysfs.take(&[], &[]);
-        assert_eq!(snapshot.devices[&num("253:1")].below, ["nvme0n1"]);
+        assert_eq!(snapshot.devices[&num("253:1")].stack.below, ["nvme0n1"]);
         let sda = &snapshot.devices[&num("8:0")];
         assert_eq!((sda.kind, sda.size_bytes), (DeviceKind::SataHdd, 1024 * 1024));
         assert_eq!(sda.model.as_deref(), Some("BIG DISK"));
         assert_eq!(sda.serial.as_deref(), Some("ABC123"));
-        assert_eq!(sda.scheduler.as_deref(), Some("mq-deadline"));
-        assert_eq!(snapshot.devices[&num("253:0")].below, ["sda"]);
+        assert_eq!(sda.queue.scheduler.as_deref(), Some("mq-deadline"));
+        assert_eq!(snapshot.devices[&num("253:0")].stack.below, ["sda"]);
     }
 
     #[test]

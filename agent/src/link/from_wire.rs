@@ -173,7 +173,18 @@ fn workload_term(term: v1::WorkloadTerm) -> WorkloadTerm {
 }
 
 fn device_term(term: v1::DeviceTerm, unsupported: &mut Vec<String>) -> DeviceTerm {
-    let v1::DeviceTerm { all, kinds, model, serial, by_id, path, mount_path, volume_claim, pod_root_filesystem } = term;
+    let v1::DeviceTerm {
+        all,
+        kinds,
+        model,
+        serial,
+        by_id,
+        path,
+        mount_path,
+        volume_claim,
+        pod_root_filesystem,
+        file_path,
+    } = term;
     let kind = |kind: i32| match v1::DeviceKind::try_from(kind) {
         Ok(v1::DeviceKind::Nvme) => Some(DeviceKind::Nvme),
         Ok(v1::DeviceKind::SataSsd) => Some(DeviceKind::SataSsd),
@@ -198,6 +209,7 @@ fn device_term(term: v1::DeviceTerm, unsupported: &mut Vec<String>) -> DeviceTer
         by_id: text(by_id),
         path: text(path),
         mount_path: text(mount_path),
+        file_path: text(file_path),
         not_built: !volume_claim.is_empty() || pod_root_filesystem,
     }
 }

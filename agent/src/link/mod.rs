@@ -32,7 +32,8 @@ use crate::{
 };
 
 /// What this agent can do, as it says in its Hello.
-pub const FEATURES: [&str; 4] = ["control.limits", "scope.node", "query.explain", "query.workloads"];
+pub const FEATURES: [&str; 5] =
+    ["control.limits", "scope.node", "devices.file_path", "query.explain", "query.workloads"];
 
 /// Without contact for so long, a node is out of date.
 const STALE_AFTER: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use weir_proto::v1;
 
 use crate::{
     condition::{Access, Condition, Finding, Holds},
-    devices::{BlockDevice, DeviceKind},
+    devices::{BlockDevice, DeviceKind, DeviceSnapshot, Layer, Partition},
     enforce::report::{Report, RuleReport, RuleState, SettingReport},
     kernel::CgroupVersion,
     measure::{Achieved, Measurement, Meter, Reason, Source},
@@ -82,14 +82,14 @@ pub(super) fn facts(facts: &NodeFacts, generation: u64) -> v1::FactsUpdate {
             labels: facts.labels.clone(),
             kernel_release: facts.kernel_release.clone(),
             cgroup_version: version.into(),
-            devices: facts.devices.iter().map(device).collect(),
+            devices: facts.devices.devices.values().map(|whole| device(whole, &facts.devices)).collect(),
             floor_bytes_per_second: signed(facts.node.floor.bytes_per_second),
             floor_operations_per_second: signed(facts.node.floor.operations_per_second),
         }),
     }
 }
 
-fn device(device: &BlockDevice) -> v1::Device {
+fn device(device: &BlockDevice, all: &DeviceSnapshot) -> v1::Device {
     let kind = match device.kind {
         DeviceKind::Nvme => v1::DeviceKind::Nvme,
         DeviceKind::SataSsd => v1::DeviceKind::SataSsd,
@@ -111,9 +111,33 @@ fn device(device: &BlockDevice) -> v1::Device {
         rotational: device.rotational,
         by_id: device.by_id.clone(),
         mount_paths: device.mount_paths.clone(),
-        scheduler: device.scheduler.clone().unwrap_or_default(),
-        read_ahead_kib: device.read_ahead_kib.map(signed),
-        below: device.below.clone(),
+        scheduler: device.queue.scheduler.clone().unwrap_or_default(),
+        read_ahead_kib: device.queue.read_ahead_kib.map(signed),
+        below: device.stack.below.clone(),
+        firmware: device.firmware.clone().unwrap_or_default(),
+        wwid: device.wwid.clone().unwrap_or_default(),
+        max_sectors_kib: device.queue.max_sectors_kib.map(signed),
+        queue_requests: device.queue.requests.map(signed),
+        writeback_throttle_us: device.queue.writeback_throttle_us.map(signed),
+        logical_block_bytes: device.queue.logical_block_bytes.map(signed),
+        layer: device.stack.layer.as_ref().map(Layer::to_string).unwrap_or_default(),
+        mapped_name: device.stack.mapped_name.clone().unwrap_or_default(),
+        backing_file: device.stack.backing_file.clone().unwrap_or_default(),
+        backing_disk: device.stack.backing_disk.clone().unwrap_or_default(),
+        hidden_paths: device.stack.hidden_paths.clone(),
+        bypassed_by: all.bypassed_by(device).map(|above| above.kernel_name.clone()).unwrap_or_default(),
+        partitions: device.partitions.iter().map(partition).collect(),
+    }
+}
+
+fn partition(partition: &Partition) -> v1::Partition {
+    v1::Partition {
+        kernel_name: partition.kernel_name.clone(),
+        major: partition.num.major,
+        minor: partition.num.minor,
+        size_bytes: signed(partition.size_bytes),
+        mount_paths: partition.mount_paths.clone(),
+        used_by: partition.used_by.clone(),
     }
 }
 

@@ -11,7 +11,10 @@ use weir_common::fence::Fence;
 
 pub use accept::{Offer, Refusal, accept};
 
-use crate::{devices::DeviceKind, kernel::LimitSet};
+use crate::{
+    devices::{DeviceKind, Named},
+    kernel::LimitSet,
+};
 
 /// Everything that a controller told this node, as of one fence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,14 +31,17 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The device paths that its rules name, for the device snapshot.
-    pub fn device_paths(&self) -> BTreeSet<String> {
-        self.device_terms().filter_map(|term| term.path.clone()).collect()
-    }
-
-    /// The mount paths that its rules name, for the device snapshot.
-    pub fn mount_paths(&self) -> BTreeSet<String> {
-        self.device_terms().filter_map(|term| term.mount_path.clone()).collect()
+    /// The names of devices that its rules have, for the device snapshot.
+    pub fn named_devices(&self) -> Named {
+        let each = |field: fn(&DeviceTerm) -> &Option<String>| {
+            let named: BTreeSet<&String> = self.device_terms().filter_map(|term| field(term).as_ref()).collect();
+            named.into_iter().cloned().collect()
+        };
+        Named {
+            paths: each(|term| &term.path),
+            mounts: each(|term| &term.mount_path),
+            files: each(|term| &term.file_path),
+        }
     }
 
     fn device_terms(&self) -> impl Iterator<Item = &DeviceTerm> {
@@ -155,6 +161,9 @@ pub struct DeviceTerm {
     pub path: Option<String>,
     /// Mount point.
     pub mount_path: Option<String>,
+    /// Path of a file or a directory.
+    #[serde(default)]
+    pub file_path: Option<String>,
     /// Has fields that this agent does not build: it matches nothing.
     pub not_built: bool,
 }

@@ -1,5 +1,7 @@
 //! Which devices and which cgroups a rule means on this node, and what is refused. PURE.
 
+use std::collections::BTreeMap;
+
 use weir_common::{device::DevNum, glob};
 
 use crate::{
@@ -32,43 +34,74 @@ pub(super) fn devices<'a>(
         findings.push(unknown_exception(ConditionType::NoDevice));
         return Vec::new();
     }
+    for term in &selector.exclude {
+        // What is excepted must be known, or more is reached than was meant.
+        if let Some((path, PathTarget::Unreadable { error })) =
+            named(term, snapshot).into_iter().find(|(_, target)| matches!(target, PathTarget::Unreadable { .. }))
+        {
+            let message = format!("{path}, which an exclude term names, cannot be looked up: {error}");
+            findings.push(Finding::holds(ConditionType::NoDevice, "ExcludeUnreadable", message));
+            return Vec::new();
+        }
+    }
     for term in &selector.any_of {
         findings.extend(term_findings(term, snapshot));
     }
-    let chosen: Vec<&BlockDevice> = snapshot
+    let matched: Vec<&BlockDevice> = snapshot
         .devices
         .values()
         .filter(|device| selector.any_of.iter().any(|term| device_matches(term, device, snapshot)))
         .filter(|device| !selector.exclude.iter().any(|term| device_matches(term, device, snapshot)))
         .collect();
-    if chosen.is_empty() && findings.is_empty() {
+    if matched.is_empty() && findings.is_empty() {
         findings.push(Finding::holds(ConditionType::NoDevice, "NothingMatches", "no device of this node matches"));
     }
-    let below = |device: &BlockDevice| {
-        chosen.iter().any(|top| top.kernel_name != device.kernel_name && is_below(device, top, snapshot))
-    };
-    chosen.iter().filter(|device| !below(device)).copied().collect()
+    let everything = selector.any_of.iter().any(|term| term.all);
+    let mut effective = Vec::new();
+    for &device in &matched {
+        match snapshot.bypassed_by(device) {
+            None => effective.push(device),
+            // Who means every device on which limits take effect does not mean this one, and has the one above.
+            Some(above) if everything || matched.iter().any(|other| other.id == above.id) => {}
+            Some(above) => findings.push(bypassed(device, above)),
+        }
+    }
+    let (tops, lower): (Vec<&BlockDevice>, Vec<&BlockDevice>) =
+        effective.iter().partition(|device| !effective.iter().any(|top| snapshot.is_below(device, top)));
+    findings.extend(lower.iter().filter_map(|device| top_taken(device, &tops, snapshot)));
+    tops
+}
+
+fn bypassed(device: &BlockDevice, above: &BlockDevice) -> Finding {
+    let message = format!(
+        "{} hands whole requests to {}, past the place where a limit on that would act; choose {} instead",
+        above.kernel_name, device.kernel_name, above.kernel_name
+    );
+    Finding::holds(ConditionType::LimitBypassed, "BelowMultipath", message)
+}
+
+/// What is not limited because a limit on the lower device was left out; nothing where all of it is below `tops`.
+fn top_taken(device: &BlockDevice, tops: &[&BlockDevice], snapshot: &DeviceSnapshot) -> Option<Finding> {
+    let beside = snapshot.beside(device, tops);
+    if beside.is_empty() {
+        return None;
+    }
+    let above: Vec<&str> =
+        tops.iter().filter(|top| snapshot.is_below(device, top)).map(|top| top.kernel_name.as_str()).collect();
+    let message = format!(
+        "{} and {} below match: a limit on each would throttle the same I/O twice, so {} alone is limited, and {} is not",
+        above.join(", "),
+        device.kernel_name,
+        above.join(", "),
+        beside.join(", ")
+    );
+    Some(Finding::holds(ConditionType::StackTopTaken, "OneLayer", message))
 }
 
 /// An exception that cannot be told is none that may be passed over: the rule would reach more than was meant.
 fn unknown_exception(kind: ConditionType) -> Finding {
     let message = "an exclude term has a field that is not built yet; until it is, the intent chooses nothing";
     Finding::holds(kind, "ExcludeNotImplemented", message)
-}
-
-/// Whether `device` lies anywhere below `top`.
-fn is_below(device: &BlockDevice, top: &BlockDevice, snapshot: &DeviceSnapshot) -> bool {
-    let mut left = top.below.clone();
-    // Bounded by the number of devices: a graph from sysfs has no circles, but a torn snapshot might.
-    for _ in 0..snapshot.devices.len() {
-        let Some(name) = left.pop() else { return false };
-        if name == device.kernel_name {
-            return true;
-        }
-        let next = snapshot.devices.values().find(|other| other.kernel_name == name);
-        left.extend(next.into_iter().flat_map(|other| other.below.iter().cloned()));
-    }
-    false
 }
 
 fn device_matches(term: &DeviceTerm, device: &BlockDevice, snapshot: &DeviceSnapshot) -> bool {
@@ -85,7 +118,9 @@ fn device_matches(term: &DeviceTerm, device: &BlockDevice, snapshot: &DeviceSnap
     };
     let given = term.all
         || !term.kinds.is_empty()
-        || [&term.model, &term.serial, &term.by_id, &term.path, &term.mount_path].iter().any(|field| field.is_some());
+        || [&term.model, &term.serial, &term.by_id, &term.path, &term.mount_path, &term.file_path]
+            .iter()
+            .any(|field| field.is_some());
     given
         && (term.kinds.is_empty() || term.kinds.contains(&device.kind))
         && globbed(&term.model, &device.model)
@@ -93,6 +128,20 @@ fn device_matches(term: &DeviceTerm, device: &BlockDevice, snapshot: &DeviceSnap
         && term.by_id.as_ref().is_none_or(|name| is(snapshot.by_id.get(name).copied()))
         && term.path.as_ref().is_none_or(|path| is(block(snapshot.paths.get(path))))
         && term.mount_path.as_ref().is_none_or(|path| is(block(snapshot.mounts.get(path))))
+        && term.file_path.as_ref().is_none_or(|path| is(block(snapshot.files.get(path))))
+}
+
+/// Where the paths that a term has lead.
+fn named<'a>(term: &'a DeviceTerm, snapshot: &'a DeviceSnapshot) -> Vec<(&'a String, &'a PathTarget)> {
+    let look = |path: &'a Option<String>, targets: &'a BTreeMap<String, PathTarget>| {
+        path.as_ref().map(|path| (path, targets.get(path).unwrap_or(&PathTarget::NotFound)))
+    };
+    let all = [
+        look(&term.path, &snapshot.paths),
+        look(&term.mount_path, &snapshot.mounts),
+        look(&term.file_path, &snapshot.files),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// What is wrong with the names that a term has: each kind of wrong has its own condition.
@@ -104,33 +153,41 @@ fn term_findings(term: &DeviceTerm, snapshot: &DeviceSnapshot) -> Vec<Finding> {
     {
         findings.push(none("ByIdNotFound", format!("/dev/disk/by-id/{name} is not there")));
     }
-    let named = term.path.iter().map(|path| (path, snapshot.paths.get(path)));
-    let mounted = term.mount_path.iter().map(|path| (path, snapshot.mounts.get(path)));
-    for (path, target) in named.chain(mounted) {
+    for (path, target) in named(term, snapshot) {
         findings.extend(match target {
-            None | Some(PathTarget::NotFound) if term.mount_path.as_ref() == Some(path) => {
+            PathTarget::NotFound if term.mount_path.as_ref() == Some(path) => {
                 Some(none("NotMounted", format!("nothing is mounted at {path}")))
             }
-            None | Some(PathTarget::NotFound) => Some(none("PathNotFound", format!("{path} is not there"))),
-            Some(PathTarget::Unreadable { error }) => {
+            PathTarget::NotFound => Some(none("PathNotFound", format!("{path} is not there"))),
+            PathTarget::Unreadable { error } => {
                 Some(none("PathUnreadable", format!("{path} cannot be looked up: {error}")))
             }
-            Some(PathTarget::NotADevice) => Some(none("NotADevice", format!("{path} is no device node"))),
-            Some(PathTarget::CharacterDevice) => Some(Finding::holds(
+            PathTarget::NotADevice => Some(none("NotADevice", format!("{path} is no device node"))),
+            PathTarget::CharacterDevice => Some(Finding::holds(
                 ConditionType::CharacterDevice,
                 "CharacterDevice",
-                format!("{path} is a character device (an NVMe controller?), not a disk; name the namespace"),
+                format!("{path} is a character device, not a disk"),
             )),
-            Some(PathTarget::NoBlockDevice { fs_type }) => Some(Finding::holds(
+            PathTarget::NvmeController => Some(Finding::holds(
+                ConditionType::ControllerNode,
+                "NvmeController",
+                format!("{path} is an NVMe controller, not a disk; name one of its namespaces, such as {path}n1"),
+            )),
+            PathTarget::SeveralDevices { fs_type, devices } => Some(Finding::holds(
+                ConditionType::SeveralDevices,
+                "SeveralDevices",
+                format!("the {fs_type} file system at {path} spreads over {}; choose the devices", devices.join(", ")),
+            )),
+            PathTarget::NoBlockDevice { fs_type } => Some(Finding::holds(
                 ConditionType::NoBlockDevice,
                 "NoBlockDevice",
                 format!("the {fs_type} file system at {path} has no block device of its own"),
             )),
-            Some(PathTarget::Block(num)) if snapshot.whole(*num).is_none() => Some(none(
+            PathTarget::Block(num) if snapshot.whole(*num).is_none() => Some(none(
                 "UnknownDevice",
                 format!("{path} is {num}, which is no disk of this node that can be limited"),
             )),
-            Some(PathTarget::Block(_)) => None,
+            PathTarget::Block(_) => None,
         });
     }
     findings

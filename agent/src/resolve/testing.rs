@@ -42,20 +42,8 @@ pub(crate) fn devices(numbers: &[&str]) -> DeviceSnapshot {
     let mut snapshot = DeviceSnapshot::default();
     for number in numbers {
         let num: DevNum = number.parse().unwrap();
-        let device = BlockDevice {
-            id: DeviceId { num, diskseq: Some(1) },
-            kernel_name: format!("loop{}", num.minor),
-            kind: DeviceKind::Loop,
-            model: None,
-            serial: None,
-            size_bytes: 1 << 30,
-            rotational: None,
-            by_id: vec![],
-            mount_paths: vec![],
-            scheduler: None,
-            read_ahead_kib: None,
-            below: vec![],
-        };
+        let id = DeviceId { num, diskseq: Some(1) };
+        let device = BlockDevice::new(id, &format!("loop{}", num.minor), DeviceKind::Loop, 1 << 30);
         snapshot.devices.insert(num, device);
     }
     snapshot

@@ -1,11 +1,14 @@
 //! What the merge must and must not do.
 
 use proptest::prelude::*;
-use weir_common::units::{Floor, LimitKey, LimitValue};
+use weir_common::{
+    device::DevNum,
+    units::{Floor, LimitKey, LimitValue},
+};
 
 use super::{testing::*, *};
 use crate::{
-    devices::{DeviceKind, PathTarget},
+    devices::{BlockDevice, DeviceKind, Partition, PathTarget},
     plan::{DeviceSelector, DeviceTerm, Scope, WorkloadSelector, WorkloadTerm},
 };
 
@@ -159,7 +162,7 @@ fn device_names_lead_to_one_disk_or_say_why_not() {
     let top = all.devices.get_mut(&"253:0".parse().unwrap()).unwrap();
     top.kind = DeviceKind::Dm;
     top.kernel_name = "dm-0".into();
-    top.below = vec!["loop0".into()];
+    top.stack.below = vec!["loop0".into()];
     let tree = workloads(&[("/a", 1)]);
     let with = |term: DeviceTerm| {
         let mut rule = rule("r", "/a", 100);
@@ -179,6 +182,79 @@ fn device_names_lead_to_one_disk_or_say_why_not() {
     // Of a stack only the top; loop1 (259:1) is not in it.
     let every = DeviceTerm { all: true, ..DeviceTerm::default() };
     assert_eq!(chosen(&with(every)), ["253:0", "259:1"]);
+}
+
+#[test]
+fn of_a_stack_one_layer_is_limited_and_what_that_leaves_is_said() {
+    let named = |minor: u32, name: &str, below: &[&str]| {
+        let id = DeviceId { num: DevNum { major: 253, minor }, diskseq: None };
+        let mut device = BlockDevice::new(id, name, DeviceKind::Dm, 1);
+        device.stack.below = below.iter().map(|&name| name.to_owned()).collect();
+        device
+    };
+    let with = |devices: Vec<BlockDevice>, terms: &[&str]| {
+        let mut snapshot = DeviceSnapshot::default();
+        for device in devices {
+            snapshot.paths.insert(device.kernel_name.clone(), PathTarget::Block(device.id.num));
+            snapshot.devices.insert(device.id.num, device);
+        }
+        let term = |path: &&str| match *path {
+            "all" => DeviceTerm { all: true, ..DeviceTerm::default() },
+            path => DeviceTerm { path: Some(path.to_owned()), ..DeviceTerm::default() },
+        };
+        let mut rule = rule("r", "/a", 100);
+        rule.devices = DeviceSelector { any_of: terms.iter().map(term).collect(), exclude: vec![] };
+        let resolved = resolve(&[rule], &snapshot, &workloads(&[("/a", 1)]), node(V2));
+        let numbers: Vec<u32> = resolved.settings.keys().map(|key| key.device.num.minor).collect();
+        (numbers, resolved.rules["r"].findings.clone())
+    };
+    // A volume on one partition of a disk; the other has a file system of its own.
+    let mut disk = named(0, "disk", &[]);
+    for (kernel_name, used_by) in [("p1", vec![]), ("p2", vec!["top".to_owned()])] {
+        let num = DevNum { major: 259, minor: 1 };
+        let kernel_name = kernel_name.to_owned();
+        disk.partitions.push(Partition { kernel_name, num, size_bytes: 1, mount_paths: vec![], used_by });
+    }
+    let stack = || vec![disk.clone(), named(1, "top", &["disk"])];
+    let (chosen, said) = with(stack(), &["all"]);
+    assert_eq!((chosen, said.len(), said[0].kind), (vec![1], 1, ConditionType::StackTopTaken));
+    assert!(said[0].message.contains("p1") && !said[0].message.contains("p2"), "{}", said[0].message);
+    let (chosen, said) = with(stack(), &["disk"]);
+    assert_eq!((chosen, said.as_slice()), (vec![0], &[][..]), "a layer that is named alone is limited there");
+    // Multipath of requests: its paths take no limit, whoever asks.
+    let mut multipath = named(1, "mpath", &["sda"]);
+    multipath.stack.request_based = true;
+    let paths = || vec![named(0, "sda", &[]), multipath.clone(), named(2, "lv", &["mpath"])];
+    let (chosen, said) = with(paths(), &["sda"]);
+    assert_eq!((chosen, said[0].kind), (vec![], ConditionType::LimitBypassed));
+    assert!(said[0].message.contains("choose mpath"), "{}", said[0].message);
+    assert_eq!(with(paths(), &["all"]), (vec![2], vec![]));
+    assert_eq!(with(paths(), &["sda", "mpath"]), (vec![1], vec![]));
+}
+
+#[test]
+fn a_file_leads_to_the_disk_below_it_and_an_unknown_exception_stops_the_rule() {
+    let mut all = devices(&["7:0", "7:1"]);
+    all.files.insert("/srv/x".into(), PathTarget::Block("7:1".parse().unwrap()));
+    all.files.insert("/pool/x".into(), PathTarget::SeveralDevices { fs_type: "btrfs".into(), devices: vec![] });
+    all.paths.insert("/dev/nvme0".into(), PathTarget::NvmeController);
+    all.mounts.insert("/hidden".into(), PathTarget::Unreadable { error: "no".into() });
+    let with = |any_of: DeviceTerm, exclude: Vec<DeviceTerm>| {
+        let mut rule = rule("r", "/a", 100);
+        rule.devices = DeviceSelector { any_of: vec![any_of], exclude };
+        let resolved = resolve(&[rule], &all, &workloads(&[("/a", 1)]), node(V2));
+        let chosen: Vec<u32> = resolved.settings.keys().map(|key| key.device.num.minor).collect();
+        (chosen, kinds(&resolved, "r"))
+    };
+    let file = |path: &str| DeviceTerm { file_path: Some(path.into()), ..DeviceTerm::default() };
+    let every = || DeviceTerm { all: true, ..DeviceTerm::default() };
+    assert_eq!(with(file("/srv/x"), vec![]), (vec![1], vec![]));
+    assert_eq!(with(file("/pool/x"), vec![]), (vec![], vec![ConditionType::SeveralDevices]));
+    assert_eq!(with(every(), vec![file("/srv/x")]), (vec![0], vec![]));
+    let controller = DeviceTerm { path: Some("/dev/nvme0".into()), ..DeviceTerm::default() };
+    assert_eq!(with(controller, vec![]), (vec![], vec![ConditionType::ControllerNode]));
+    let hidden = DeviceTerm { mount_path: Some("/hidden".into()), ..DeviceTerm::default() };
+    assert_eq!(with(every(), vec![hidden]), (vec![], vec![ConditionType::NoDevice]));
 }
 
 #[test]

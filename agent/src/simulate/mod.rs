@@ -28,6 +28,7 @@ use weir_common::{
 
 use crate::{
     config::{Options, SimulateOptions, is_node_name},
+    devices::DeviceSnapshot,
     enforce::{Enforcer, report::Report},
     kernel::CgroupVersion,
     ledger::Ledger,
@@ -189,7 +190,7 @@ fn start(common: &Common, name: String, tasks: &mut TaskSet) -> anyhow::Result<(
         labels: labels.iter().cloned().collect(),
         kernel_release: "simulated".to_owned(),
         node: *settings,
-        devices: Vec::new(),
+        devices: DeviceSnapshot::default(),
     };
     let identity = Identity {
         node: name.clone(),

@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use weir_common::device::{DevNum, DeviceId};
 
 use crate::{
-    devices::{BlockDevice, DeviceKind, DeviceSnapshot, PathTarget},
+    devices::{BlockDevice, DeviceKind, DeviceSnapshot, Named, PathTarget, Queue},
     kernel::{CgroupVersion, fake::FakeKernel},
     view::NodeView,
     workloads::{Cgroup, WorkloadSnapshot, unit},
@@ -53,6 +53,17 @@ impl ModelNode {
         devices.into_iter().find(|device| path.strip_prefix("/dev/") == Some(&device.kernel_name)).map(|d| d.id.num)
     }
 
+    /// The disk with the longest mount point that the path lies below.
+    fn holding(&self, path: &str) -> Option<DevNum> {
+        let mut at = path;
+        loop {
+            if let Some(found) = self.mounted(if at.is_empty() { "/" } else { at }) {
+                return Some(found);
+            }
+            at = &at[..at.rfind('/')?];
+        }
+    }
+
     fn mounted(&self, path: &str) -> Option<DevNum> {
         let wanted = if path.len() > 1 { path.trim_end_matches('/') } else { path };
         let mut devices = self.devices.devices.values();
@@ -61,28 +72,26 @@ impl ModelNode {
 }
 
 fn disk(node: &str, num: DevNum, number: u8) -> BlockDevice {
+    let id = DeviceId { num, diskseq: Some(u64::from(number) + 1) };
     BlockDevice {
-        id: DeviceId { num, diskseq: Some(u64::from(number) + 1) },
-        kernel_name: format!("nvme{number}n1"),
-        kind: DeviceKind::Nvme,
         model: Some("Weir model disk".to_owned()),
         serial: Some(format!("{node}-{number}")),
-        size_bytes: DISK_BYTES,
         rotational: Some(false),
         by_id: vec![format!("nvme-weir_model_{node}_{number}")],
         mount_paths: vec![if number == 0 { "/".to_owned() } else { format!("/data{number}") }],
-        scheduler: Some("none".to_owned()),
-        read_ahead_kib: Some(128),
-        below: Vec::new(),
+        queue: Queue { scheduler: Some("none".to_owned()), read_ahead_kib: Some(128), ..Queue::default() },
+        ..BlockDevice::new(id, &format!("nvme{number}n1"), DeviceKind::Nvme, DISK_BYTES)
     }
 }
 
 impl NodeView for ModelNode {
-    fn devices(&self, paths: &[String], mounts: &[String]) -> io::Result<DeviceSnapshot> {
+    fn devices(&self, named: &Named) -> io::Result<DeviceSnapshot> {
         let mut snapshot = self.devices.clone();
         let target = |found: Option<DevNum>| found.map_or(PathTarget::NotFound, PathTarget::Block);
-        snapshot.paths = paths.iter().map(|path| (path.clone(), target(self.named(path)))).collect();
-        snapshot.mounts = mounts.iter().map(|path| (path.clone(), target(self.mounted(path)))).collect();
+        snapshot.paths = named.paths.iter().map(|path| (path.clone(), target(self.named(path)))).collect();
+        // What lies on a modelled disk is named by its mount point or by what would be below it.
+        snapshot.files = named.files.iter().map(|path| (path.clone(), target(self.holding(path)))).collect();
+        snapshot.mounts = named.mounts.iter().map(|path| (path.clone(), target(self.mounted(path)))).collect();
         Ok(snapshot)
     }
 
@@ -103,10 +112,17 @@ mod tests {
     fn what_an_intent_may_name_is_found() {
         let node = ModelNode::new("sim-0001", 2, 3);
         let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let devices = node.devices(&names(&["/dev/nvme1n1", "/dev/sda"]), &names(&["/", "/data1/", "/x"])).unwrap();
+        let named = Named {
+            paths: names(&["/dev/nvme1n1", "/dev/sda"]),
+            mounts: names(&["/", "/data1/", "/x"]),
+            files: names(&["/data1/a/b", "/x"]),
+        };
+        let devices = node.devices(&named).unwrap();
         let second = PathTarget::Block(DevNum { major: NVME_MAJOR, minor: 1 });
         assert_eq!((&devices.paths["/dev/nvme1n1"], &devices.paths["/dev/sda"]), (&second, &PathTarget::NotFound));
         assert_eq!((&devices.mounts["/data1/"], &devices.mounts["/x"]), (&second, &PathTarget::NotFound));
+        let first = PathTarget::Block(DevNum { major: NVME_MAJOR, minor: 0 });
+        assert_eq!((&devices.files["/data1/a/b"], &devices.files["/x"]), (&second, &first));
         let workloads = node.workloads().unwrap();
         let paths: Vec<&str> = workloads.cgroups.keys().map(String::as_str).collect();
         assert_eq!(paths, ["/", "/sim", "/sim/w1", "/sim/w2", "/sim/w3"]);

@@ -145,7 +145,7 @@ pub async fn devices(client: &mut Client, node: &str, output: Output) -> Result<
             device.kernel_name.clone(),
             text::device(device.id.as_ref()),
             text::word(device.kind().as_str_name(), "DEVICE_KIND_"),
-            text::rate(device.size_bytes as f64, v1::LimitKey::Rbps).replace("/s", ""),
+            text::size(device.size_bytes),
             dash(&device.model),
             dash(&device.serial),
             dash(&device.scheduler),

@@ -4,6 +4,7 @@ mod apply;
 mod certs;
 mod delete;
 mod describe;
+mod devices;
 mod explain;
 mod get;
 mod nodes;
@@ -73,8 +74,9 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
             wait::connected(&mut client, wanted, timeout).await?;
             get::nodes(&mut client, output).await
         }
+        Command::Devices { node } => devices::tree(&mut client, &node, output).await,
         Command::Get { what: Get::Devices { node } } => get::devices(&mut client, &node, output).await,
-        Command::Get { what: Get::Workloads { node, cgroup } } => {
+        Command::Workloads { node, cgroup } | Command::Get { what: Get::Workloads { node, cgroup } } => {
             get::workloads(&mut client, &node, cgroup, &project, output).await
         }
         Command::Describe { what: Describe::Intent { name } } => {

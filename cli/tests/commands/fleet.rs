@@ -110,6 +110,8 @@ fn lists_of_a_fleet() {
     }
     let text = server.run(&["get", "devices", "n1"]).good();
     assert_eq!(row(&text, "nvme0n1")[..5], ["nvme0n1", "259:3", "nvme", "1", "TiB"]);
+    assert_eq!(row(&server.run(&["devices", "n1"]).good(), "nvme0n1")[5..], ["-", "here", "/data"]);
+    assert_eq!(row(&server.run(&["workloads", "n1"]).good(), "/batch/one")[0], "/batch/one");
     assert_eq!(row(&server.run(&["get", "workloads", "nodes/n1"]).good(), "/batch/one"), ["/batch/one", "3", "backup"]);
     assert_eq!(row(&server.run(&["get", "workloads", "n1", "--cgroup", "/x"]).good(), "/x")[0], "/x");
     let json = server.run(&["get", "nodes", "-o", "json"]).good();

@@ -22,7 +22,7 @@ pub use intent::{
     Intent, IntentRecord, IntentSpec, MAX_DESCRIPTION_BYTES, Mode, NotImplemented, Scope, SpecParts, check_labels,
 };
 pub use names::{IntentName, NameError, NodeName, ResourceId};
-pub use node::{CgroupVersion, Device, DeviceKind, Directive, Labels, NodeFacts, NodeRecord};
+pub use node::{CgroupVersion, Device, DeviceKind, Directive, Labels, NodeFacts, NodeRecord, Partition};
 pub use report::{
     Achieved, AgentReport, Condition, ConditionDetail, ConditionStatus, CounterSource, KernelWrite, Measurement,
     RuleState, RuleStatus, SettingStatus, ShortfallReason,

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_common::{device::DeviceId, fence::Fence, units::Floor};
+use weir_common::{
+    device::{DevNum, DeviceId},
+    fence::Fence,
+    units::Floor,
+};
 
 use super::{Earlier, WallTime};
 
@@ -98,6 +102,47 @@ pub struct Device {
     pub read_ahead_kib: Option<u64>,
     /// Kernel names directly below.
     pub below: Vec<String>,
+    /// Revision of the firmware.
+    pub firmware: String,
+    /// World-wide identifier.
+    pub wwid: String,
+    /// Longest request, KiB.
+    pub max_sectors_kib: Option<u64>,
+    /// Length of the queue.
+    pub queue_requests: Option<u64>,
+    /// Target of the throttling of writeback, microseconds; 0 is off.
+    pub writeback_throttle_us: Option<u64>,
+    /// Bytes.
+    pub logical_block_bytes: Option<u64>,
+    /// What a stacked device is made by, as the contract names it.
+    pub layer: String,
+    /// Device mapper's name.
+    pub mapped_name: String,
+    /// The file behind a loop device.
+    pub backing_file: String,
+    /// Kernel name of the disk that it lies on.
+    pub backing_disk: String,
+    /// Paths of native NVMe multipath.
+    pub hidden_paths: Vec<String>,
+    /// Kernel name of the device above past whose I/O a limit here has no effect.
+    pub bypassed_by: String,
+    /// Its partitions.
+    pub partitions: Vec<Partition>,
+}
+
+/// A partition of a whole device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Kernel name.
+    pub kernel_name: String,
+    /// Number.
+    pub num: DevNum,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Mount points.
+    pub mount_paths: Vec<String>,
+    /// Kernel names of the devices made of it.
+    pub used_by: Vec<String>,
 }
 
 /// Version of cgroups that carries the throttle files.

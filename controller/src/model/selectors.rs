@@ -240,6 +240,8 @@ pub struct DeviceFields {
     pub path: String,
     /// Mount point.
     pub mount_path: String,
+    /// File or directory.
+    pub file_path: String,
     /// Volume claim of the matched pod.
     pub volume_claim: String,
     /// The device behind the matched pod's root file system.
@@ -261,7 +263,9 @@ impl DeviceTerm {
         if fields.by_id.contains('/') {
             out.add(&at.field("by_id"), "is a name below /dev/disk/by-id, without `/`");
         }
-        for (name, path) in [("path", &fields.path), ("mount_path", &fields.mount_path)] {
+        for (name, path) in
+            [("path", &fields.path), ("mount_path", &fields.mount_path), ("file_path", &fields.file_path)]
+        {
             if !path.is_empty() {
                 check_path(&at.field(name), path, out);
             }

@@ -184,6 +184,14 @@ fn rule(intent: &Intent, features: &BTreeSet<String>) -> (Option<Rule>, Option<W
         controls = Controls::default();
     }
 
+    for (field, feature) in features::of_selectors(spec) {
+        if !knows(feature) {
+            // A term without one of its fields would choose more than was meant.
+            leave_out(field, feature);
+            controls = Controls::default();
+        }
+    }
+
     let whole = controls.is_empty();
     let withheld = (!fields.is_empty()).then(|| Withheld {
         intent: record.name.clone(),

@@ -102,7 +102,8 @@ fn device_term(term: &DeviceTerm) -> v1::DeviceTerm {
         DeviceTerm::All => return v1::DeviceTerm { all: true, ..Default::default() },
         DeviceTerm::Match(fields) => fields,
     };
-    let DeviceFields { kinds, model, serial, by_id, path, mount_path, volume_claim, pod_root_filesystem } = fields;
+    let DeviceFields { kinds, model, serial, by_id, path, mount_path, file_path, volume_claim, pod_root_filesystem } =
+        fields;
     v1::DeviceTerm {
         all: false,
         kinds: kinds.iter().map(|&kind| device_kind_to_wire(kind)).collect(),
@@ -111,6 +112,7 @@ fn device_term(term: &DeviceTerm) -> v1::DeviceTerm {
         by_id: by_id.clone(),
         path: path.clone(),
         mount_path: mount_path.clone(),
+        file_path: file_path.clone(),
         volume_claim: volume_claim.clone(),
         pod_root_filesystem: *pod_root_filesystem,
     }

@@ -4,7 +4,7 @@
 use weir_common::{device::DeviceId, units::Floor};
 use weir_proto::v1;
 
-use crate::model::{CgroupVersion, Device, DeviceKind, Directive, NodeFacts};
+use crate::model::{CgroupVersion, Device, DeviceKind, Directive, NodeFacts, Partition};
 
 use super::{device_id_from_wire, intent_to_wire::device_kind_to_wire, spec::device_kind_from_wire, to_i64, to_u64};
 
@@ -82,6 +82,19 @@ fn device_from_wire(device: v1::Device) -> Option<Device> {
         scheduler,
         read_ahead_kib,
         below,
+        firmware,
+        wwid,
+        max_sectors_kib,
+        queue_requests,
+        writeback_throttle_us,
+        logical_block_bytes,
+        layer,
+        mapped_name,
+        backing_file,
+        backing_disk,
+        hidden_paths,
+        bypassed_by,
+        partitions,
     } = device;
     Some(Device {
         kernel_name,
@@ -96,7 +109,37 @@ fn device_from_wire(device: v1::Device) -> Option<Device> {
         scheduler,
         read_ahead_kib: read_ahead_kib.map(to_u64),
         below,
+        firmware,
+        wwid,
+        max_sectors_kib: max_sectors_kib.map(to_u64),
+        queue_requests: queue_requests.map(to_u64),
+        writeback_throttle_us: writeback_throttle_us.map(to_u64),
+        logical_block_bytes: logical_block_bytes.map(to_u64),
+        layer,
+        mapped_name,
+        backing_file,
+        backing_disk,
+        hidden_paths,
+        bypassed_by,
+        partitions: partitions.into_iter().filter_map(partition_from_wire).collect(),
     })
+}
+
+fn partition_from_wire(partition: v1::Partition) -> Option<Partition> {
+    let v1::Partition { kernel_name, major, minor, size_bytes, mount_paths, used_by } = partition;
+    let num = device_id_from_wire(v1::DeviceId { major, minor, diskseq: None })?.num;
+    Some(Partition { kernel_name, num, size_bytes: to_u64(size_bytes), mount_paths, used_by })
+}
+
+fn partition_to_wire(partition: &Partition) -> v1::Partition {
+    v1::Partition {
+        kernel_name: partition.kernel_name.clone(),
+        major: partition.num.major,
+        minor: partition.num.minor,
+        size_bytes: to_i64(partition.size_bytes),
+        mount_paths: partition.mount_paths.clone(),
+        used_by: partition.used_by.clone(),
+    }
 }
 
 pub(crate) fn device_to_wire(device: &Device) -> v1::Device {
@@ -113,6 +156,19 @@ pub(crate) fn device_to_wire(device: &Device) -> v1::Device {
         scheduler,
         read_ahead_kib,
         below,
+        firmware,
+        wwid,
+        max_sectors_kib,
+        queue_requests,
+        writeback_throttle_us,
+        logical_block_bytes,
+        layer,
+        mapped_name,
+        backing_file,
+        backing_disk,
+        hidden_paths,
+        bypassed_by,
+        partitions,
     } = device;
     v1::Device {
         kernel_name: kernel_name.clone(),
@@ -127,6 +183,19 @@ pub(crate) fn device_to_wire(device: &Device) -> v1::Device {
         scheduler: scheduler.clone(),
         read_ahead_kib: read_ahead_kib.map(to_i64),
         below: below.clone(),
+        firmware: firmware.clone(),
+        wwid: wwid.clone(),
+        max_sectors_kib: max_sectors_kib.map(to_i64),
+        queue_requests: queue_requests.map(to_i64),
+        writeback_throttle_us: writeback_throttle_us.map(to_i64),
+        logical_block_bytes: logical_block_bytes.map(to_i64),
+        layer: layer.clone(),
+        mapped_name: mapped_name.clone(),
+        backing_file: backing_file.clone(),
+        backing_disk: backing_disk.clone(),
+        hidden_paths: hidden_paths.clone(),
+        bypassed_by: bypassed_by.clone(),
+        partitions: partitions.iter().map(partition_to_wire).collect(),
     }
 }
 

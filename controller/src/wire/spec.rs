@@ -172,6 +172,7 @@ fn device_term(at: &FieldPath, term: v1::DeviceTerm, out: &mut Violations) -> Op
         mount_path,
         volume_claim,
         pod_root_filesystem,
+        file_path,
     } = term;
     let given = numbers.len();
     let mut kinds = Vec::new();
@@ -185,7 +186,8 @@ fn device_term(at: &FieldPath, term: v1::DeviceTerm, out: &mut Violations) -> Op
     if !complete && kinds.is_empty() {
         kinds.push(DeviceKind::Other);
     }
-    let fields = DeviceFields { kinds, model, serial, by_id, path, mount_path, volume_claim, pod_root_filesystem };
+    let fields =
+        DeviceFields { kinds, model, serial, by_id, path, mount_path, file_path, volume_claim, pod_root_filesystem };
     DeviceTerm::new(at, all, fields, out).filter(|_| complete)
 }
 

@@ -56,7 +56,7 @@ impl World {
             labels: [("by".to_owned(), node.to_owned())].into(),
             kernel_release: "test".to_owned(),
             node: NodeSettings { floor, version: CgroupVersion::V2 },
-            devices: Vec::new(),
+            devices: Default::default(),
         };
         let identity = Identity {
             node: node.to_owned(),

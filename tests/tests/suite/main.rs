@@ -14,6 +14,7 @@ mod api_tokens;
 mod cli_certs;
 mod cli_store;
 mod cli_weirctl;
+mod devices_layouts;
 mod docs_conditions;
 mod docs_metrics;
 mod sim_agents;
